@@ -40,8 +40,7 @@ from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.rng import numpy_stream
 from fedapp.learn.metrics import predict
 from fedapp.methods.closed_form._contents import SOLUTION, Solution
-from fedapp.methods.closed_form._coordinates import Coordinates
-from fedapp.methods.closed_form._features import features_for
+from fedapp.methods.closed_form._features import Coordinates, features_for
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.results.comparison.figures import WIDTH_MORE, styled
 from fedapp.results.comparison.looks import PALETTE

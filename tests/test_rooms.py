@@ -41,7 +41,7 @@ MATHEMATICS = (
     "models/conformal", "methods/um_pfssl/relation", "methods/um_pfssl/costs",
     "methods/bags/_losses",
     "methods/prototypes/_episodes", "methods/two_networks/_target",
-    "methods/closed_form/_discriminant", "methods/closed_form/_calibration",
+    "methods/closed_form/_discriminant", "methods/recommended/_calibration",
 )  # fmt: skip
 FAMILIES = {
     "averaging": (), "um_pfssl": (), "bags": ("averaging",), "prototypes": ("averaging",),

@@ -14,7 +14,7 @@ from fedapp.ground.ours import process_is_ours
 from fedapp.learn.params import Params, from_bytes, schema_of
 from fedapp.messages.protocol import SERVER_SITE, Reply, Task
 from fedapp.messages.store import ModelStore
-from fedapp.methods.averaging.base import averaged
+from fedapp.methods.averaging.base import aggregate_round
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.base import MethodState, Round
 
@@ -46,7 +46,7 @@ def run(problem: Problem, mark: Mark) -> None:
                         raise SystemExit("the cohorts of bench.peers and of the engine differ")
                 if problem.evaluate:
                     return (yield from super().server_round(state, rnd))
-                yield from averaged(rnd, self.weight)
+                yield from aggregate_round(rnd, self.weight)
                 return state
 
         run_loopback(replace(experiment, method=Marked()))

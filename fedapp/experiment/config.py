@@ -65,6 +65,7 @@ from fedapp.ground.withdrawn import SETTINGS, TAKEN_OUT, changes_nothing
 from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
 from fedapp.methods import learning_from, method_class, method_names, protecting
 from fedapp.methods.base import Method
+from fedapp.methods.incompatibilities import CONDITIONS, Conditions
 
 MACHINE_KEYS = (
     "name", "runtime", "data.root", "data.download", "split.manifest", "model.weights",
@@ -156,12 +157,7 @@ def load_experiment(
     out-of-range or contradictory setting.
     """
     values, given, name, source = _said(preset, overrides)
-    experiment = _build(_laid_over(values, given), name, source, given)
-    method, origin = experiment.method, _Origin(source, given)
-    if rules := method.misfits(experiment.split.num_clients):  # what so few sites cannot use
-        found = ((f"method.{key}", getattr(method, key), rule) for key, rule in rules.items())
-        raise ConfigError(*(origin.problem(*one) for one in found))
-    return experiment
+    return _build(_laid_over(values, given), name, source, given)
 
 
 def _said(
@@ -368,13 +364,10 @@ def _build(
     if isinstance(wanted, str) and wanted not in DATASETS and not names_function(wanted):
         remedy = advice(wanted, DATASETS)
         problems.append(origin.problem("data.name", wanted, "no such data set", remedy))
-    for check in _CHECKS:
-        groups = signature(check).parameters
-        if groups.keys() <= parts.keys():
-            for found in check(*(parts[group] for group in groups)):
-                group, _, leaf = found.setting.partition(".")
-                value = getattr(parts[group], leaf)
-                problems.append(origin.problem(found.setting, value, found.reason, found.remedy))
+    for found in _incompatibilities(parts):
+        group, _, leaf = found.setting.partition(".")
+        value = getattr(parts[group], leaf)
+        problems.append(origin.problem(found.setting, value, found.reason, found.remedy))
     if problems:
         raise ConfigError(*problems)
     return Experiment(name=name, seed=parts.pop("").seed, **parts)
@@ -395,6 +388,32 @@ def _named(values: Mapping[str, Any], origin: _Origin) -> tuple[dict[str, type],
     return found, problems
 
 
+def _incompatibilities(parts: Mapping[str, Any]) -> Iterator[Incompatibility]:
+    """Yield each setting that does not go with others, of groups that are right by themselves."""
+    for check in _CHECKS:
+        groups = signature(check).parameters
+        if groups.keys() <= parts.keys():
+            yield from check(*(parts[group] for group in groups))
+    if "method" in parts:
+        yield from _of_the_method(parts)
+
+
+def _of_the_method(parts: Mapping[str, Any]) -> Iterator[Incompatibility]:
+    """Yield with what the method cannot run; a group that is not right by itself says nothing."""
+    known = {group: parts[group] for group in parts.keys() & CONDITIONS}
+    inputs, model = _sized(parts.get("data", DataSettings())), parts.get("model")
+    if model is None or (inputs and model.misfit(inputs)):
+        inputs = ()  # what the network cannot take needs no second reason
+    method = parts["method"]
+    for found in method.incompatibilities(Conditions(**known, inputs=inputs)):
+        if found.setting == "privacy.epsilon" and method.image_level is None:
+            remedy = f"leave it out or choose {' or '.join(protecting())}"
+            found = dataclasses.replace(found, remedy=remedy)
+        # The method's own settings may go by how many sites there are.
+        if "split" in parts or not found.setting.startswith("method."):
+            yield found
+
+
 def _check_bags(
     data: DataSettings, split: SplitSettings, method: Method[Any]
 ) -> Iterator[Incompatibility]:
@@ -411,34 +430,12 @@ def _check_bags(
         yield Incompatibility("split.bags", f"{method.name} cannot learn from bags", remedy)
 
 
-def _check_labels(split: SplitSettings, method: Method[Any]) -> Iterator[Incompatibility]:
-    """Yield why a method needs labels at the sites where the server alone has some."""
-    if split.labels == "none" and (why := method.needs_labels):
-        yield Incompatibility("split.labels", f"{method.name} cannot run so: {why}")
-
-
-def _check_averages(
-    method: Method[Any],
-    training: TrainSettings,
-    rounds: RoundSettings,
-    privacy: PrivacySettings,
-) -> Iterator[Incompatibility]:
-    """Yield each setting that asks for what the method's sums and averages are not."""
+def _check_sums(privacy: PrivacySettings, method: Method[Any]) -> Iterator[Incompatibility]:
+    """Yield that sums cannot be masked of a method whose server needs more than sums."""
     if privacy.masked and not method.sums_suffice:
         able = ", ".join(name for name in method_names() if method_class(name).sums_suffice)
         rule = f"{method.name} needs each site's own answer, and sums are masked (privacy.sums)"
         yield Incompatibility("privacy.sums", rule, f"choose {able}")
-    for key, asked, why in (
-        ("rounds.robust", rounds.robust != "none", method.needs_mean),
-        ("privacy.clip", privacy.clip, method.needs_unclipped),
-        ("training.uneven", training.uneven != "plain", method.needs_plain),
-    ):
-        if asked and why:
-            rule, remedy = (
-                f"{method.name} cannot run so: {why}",
-                "leave it out or choose another method",
-            )
-            yield Incompatibility(key, rule, remedy)
 
 
 def _check_images(
@@ -447,44 +444,37 @@ def _check_images(
     training: TrainSettings,
     privacy: PrivacySettings,
 ) -> Iterator[Incompatibility]:
-    """Yield the first reason why single images cannot be protected."""
-    if not privacy.epsilon:
+    """Yield the first reason why single images cannot be protected by a method that can do so."""
+    found = method.incompatibilities(Conditions(privacy=privacy))
+    if not privacy.epsilon or any(one.setting == "privacy.epsilon" for one in found):
         return
-    if why := method.needs_open:
-        able = "" if method.image_level else f"leave it out or choose {' or '.join(protecting())}"
-        yield Incompatibility("privacy.epsilon", f"{method.name} cannot run so: {why}", able)
-    elif training.uneven != "plain":
+    noisy_training = method.image_level is not None and method.image_level.noisy_training
+    if training.uneven != "plain":
         rule = "goes by how many images a class has, which privacy.epsilon hides"
         yield Incompatibility("training.uneven", rule, "set one of the two")
-    elif method.noisy_training and training.optimiser != "sgd":
+    elif noisy_training and training.optimiser != "sgd":
         rule = "steps that protect single images (privacy.epsilon) are plain ones"
         yield Incompatibility("training.optimiser", rule, "set it to 'sgd'")
-    elif method.noisy_training and training.augment != "none":
+    elif noisy_training and training.augment != "none":
         rule = "one image more would change the random views of others, which privacy.epsilon hides"
         yield Incompatibility("training.augment", rule, "set it to 'none'")
-    elif method.noisy_training and getattr(model, "norm", "") == "batch":
+    elif noisy_training and getattr(model, "norm", "") == "batch":
         rule = "batch norm mixes images, and privacy.epsilon protects each"
         yield Incompatibility("model.norm", rule, "set it to 'group'")
 
 
-def _check_findings(data: DataSettings, method: Method[Any]) -> Iterator[Incompatibility]:
-    """Yield why a method needs that each image is of one class."""
-    if data.findings and (why := method.needs_classes):
-        yield Incompatibility("data.findings", f"{method.name} cannot learn findings: {why}")
+def _check_inputs(data: DataSettings, model: NetworkSettings) -> Iterator[Incompatibility]:
+    """Yield where the network takes no inputs of the size that is set."""
+    conditions = Conditions(data, inputs=_sized(data))
+    if conditions.inputs and (rule := model.misfit(conditions.inputs)):
+        yield Incompatibility(conditions.size, rule)
 
 
-def _check_inputs(
-    data: DataSettings, model: NetworkSettings, method: Method[Any]
-) -> Iterator[Incompatibility]:
-    """Yield where network or method take no inputs of the size that is set, or not both."""
+def _sized(data: DataSettings) -> tuple[int, ...]:
+    """Return the shape of inputs of the size that is set, of one channel; empty: none is set."""
     if data.vector_size:
-        key, shape = "data.vector_size", data.inputs
-    else:
-        key, shape = "data.image_size", (1, data.image_size, data.image_size)
-    if shape[-1] and (rule := model.misfit(shape) or method.misfit(shape)):
-        yield Incompatibility(key, rule)
-    if rule := method.unfit(model):
-        yield Incompatibility("model.name", rule)
+        return data.inputs
+    return (1, data.image_size, data.image_size) if data.image_size else ()
 
 
 def _check_rule(rounds: RoundSettings) -> Iterator[Incompatibility]:
@@ -498,10 +488,8 @@ _CHECKS: tuple[Callable[..., Iterator[Incompatibility]], ...] = (
     *BETWEEN_GROUPS,
     _check_rule,
     _check_bags,
-    _check_labels,
-    _check_averages,
+    _check_sums,
     _check_images,
-    _check_findings,
     _check_inputs,
 )
 """Rules between settings; each is asked where the groups that are its arguments, and called as

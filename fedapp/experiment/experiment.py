@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import InstanceOf
 from pydantic.dataclasses import dataclass
 
+from fedapp.ground.errors import Incompatibility
 from fedapp.ground.settings import (
     CLOSED,
     DataSettings,
@@ -19,7 +20,8 @@ from fedapp.ground.settings import (
 )
 from fedapp.learn.networks import NetworkSettings
 from fedapp.methods.base import Method
-from fedapp.privacy.accountant import Protection
+from fedapp.methods.incompatibilities import Conditions
+from fedapp.privacy.accountant import Plan, Protection
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -46,9 +48,21 @@ class Experiment:
         """Return how single images are protected; None: they are not."""
         if not self.privacy.epsilon:
             return None
-        plan = self.method.plan(self.training, self.rounds, self.privacy)
+        image_level, plan = self.method.image_level, Plan()
+        if image_level is not None:
+            plan = image_level.plan(self.training, self.rounds, self.privacy)
         return Protection(self.privacy, plan)
+
+    def incompatibilities(self, *settings: str, **known: Any) -> list[Incompatibility]:
+        """Return with which of these settings the method cannot run; with none named, of all.
+
+        known: what is known of the data, by the names of `Conditions`.
+        """
+        groups = (self.data, self.split, self.training, self.rounds, self.privacy, self.model)
+        found = self.method.incompatibilities(Conditions(*groups, **known))
+        return [one for one in found if not settings or one.setting in settings]
 
     def misfit(self, inputs: tuple[int, ...]) -> str:
         """Return why network or method cannot take inputs of this shape; empty: both can."""
-        return self.model.misfit(inputs) or self.method.misfit(inputs)
+        found = self.incompatibilities("data.image_size", "data.vector_size", inputs=inputs)
+        return self.model.misfit(inputs) or "".join(one.reason for one in found)

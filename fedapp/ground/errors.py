@@ -85,7 +85,7 @@ class Contradiction(ValueError):
 
 @dataclass(frozen=True)
 class Incompatibility:
-    """A setting that does not go with settings of another group.
+    """A setting that does not go with settings of another group, or with the method.
 
     setting: its dotted key. reason: the rule that its value breaks. remedy: as of `Problem`.
     """

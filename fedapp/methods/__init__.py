@@ -1,8 +1,8 @@
 """Methods by name, each in the folder of its family: `<family>/<name>.py` offers `METHOD`.
 
 A method of several files is a package `<name>` whose `method.py` offers it. What begins with `_` is
-shared by methods; so is `base`, from which one's own are made too. A method of one's own is named
-`package.module:Class` (docs/extend/methods.md).
+shared by methods; so are `base`, from which one's own are made too, and `incompatibilities`. A
+method of one's own is named `package.module:Class` (docs/extend/methods.md).
 """
 
 import pkgutil
@@ -15,6 +15,16 @@ from fedapp.ground.errors import ConfigError, nearest
 from fedapp.ground.functions import class_of
 from fedapp.methods.base import Method
 
+SHARED = frozenset({"base", "incompatibilities"})
+"""Modules that are no methods, beside those that begin with `_`."""
+RENAMED = {
+    "asks_peers": "joins_at", "single": "used", "protected_steps": "image_level",
+    "misfit": "incompatibilities", "misfits": "incompatibilities", "unfit": "incompatibilities",
+    "unlearnable": "incompatibilities", "needs_labels": "unsupported", "needs_mean": "unsupported",
+    "needs_unclipped": "unsupported", "needs_plain": "unsupported", "needs_open": "unsupported",
+    "needs_classes": "unsupported", "needs_images": "unsupported",
+}  # fmt: skip
+"""What members of `Method` in version 1.0.0 have become: the old would be passed over."""
 _GIVEN: dict[str, type[Method[Any]]] = {}
 
 
@@ -30,7 +40,7 @@ def learning_from(part: str) -> list[str]:
 
 def protecting() -> list[str]:
     """Return the names of the methods that can protect single images, sorted."""
-    return [name for name in method_names() if method_class(name).image_level]
+    return [name for name in method_names() if method_class(name).image_level is not None]
 
 
 def _modules(folders: Sequence[str], package: str) -> dict[str, str]:
@@ -38,7 +48,7 @@ def _modules(folders: Sequence[str], package: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for module in pkgutil.iter_modules(folders):
         name, dotted = module.name, f"{package}.{module.name}"
-        if name == "base" or name.startswith("_"):
+        if name in SHARED or name.startswith("_"):
             continue
         inside = [f"{folder}/{name}" for folder in folders]
         if not module.ispkg:
@@ -62,6 +72,8 @@ def give(method: type[Method[Any]]) -> str:
         )
     if name in method_names():
         raise ConfigError(f"method {name!r}: there is one of this name: choose another")
+    if problem := _outdated(method):
+        raise ConfigError(f"method {name!r}: {problem}")
     _GIVEN[name] = method
     return name
 
@@ -96,4 +108,12 @@ def _own(name: str) -> type[Method[Any]]:
         raise ConfigError(
             f'must be a dataclass whose `name` is "{name}"; correct the class or the name'
         )
+    if problem := _outdated(found):
+        raise ConfigError(problem)
     return found
+
+
+def _outdated(method: type[Method[Any]]) -> str:
+    """Return what a class has that methods of version 1.0.0 had; empty: nothing."""
+    old = next((name for name in RENAMED if hasattr(method, name)), "")
+    return old and f"has `{old}`, which has become `{RENAMED[old]}`: write it anew (docs/extend)"

@@ -24,11 +24,11 @@ from fedapp.data.parts import LABELLED, UNLABELLED
 from fedapp.data.sites import SiteData
 from fedapp.evaluation.ranked import score_counts
 from fedapp.ground.cache import Cache
-from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
+from fedapp.ground.errors import DIVERGED, Incompatibility, ProtocolError, RunError
 from fedapp.ground.rng import numpy_stream, seeded, torch_stream
 from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.metrics import evaluation, predict_each
-from fedapp.learn.networks.base import Network, NetworkSettings
+from fedapp.learn.networks.base import Network
 from fedapp.learn.params import (
     Params,
     Schema,
@@ -57,6 +57,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 from fedapp.privacy.accountant import Plan, Protection
 
 
@@ -125,6 +126,10 @@ class MethodState:
 
 
 State = TypeVar("State", bound=MethodState)
+Result = TypeVar("Result")
+Phases = Generator[Sequence[Task], Sequence[Reply], Result]
+"""A round at the server, or a part of one: it yields the tasks of each phase, receives the replies,
+and ends with a result."""
 
 
 @dataclass(frozen=True)
@@ -438,6 +443,43 @@ class SiteContext:
         return params
 
 
+class ImageLevel(ABC):
+    """How what leaves a site protects single images, of a method that has such a form.
+
+    noisy_training: whether the noise of a model that leaves a protected site is in its training
+    already.
+    """
+
+    noisy_training: ClassVar[bool] = False
+
+    def plan(
+        self, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
+    ) -> Plan:
+        """Return what a run releases of one image; here one release."""
+        return Plan()
+
+    @abstractmethod
+    def released(self, task: Task, site: SiteContext) -> frozenset[str]:
+        """Return the roles of the contents that a protected site's task sends, before it is done.
+
+        From the question alone: by it the task is paid for or refused, and neither may depend on an
+        image.
+        """
+
+    def steps(self, task: Task, site: SiteContext) -> int:
+        """Return how many steps that protect single images a task takes, of its question alone."""
+        return 0
+
+    @abstractmethod
+    def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
+        """Return what one image changes at most in each content that a task releases, by role.
+
+        L2 norm over all numbers of the content; of one that is averaged, times the site's weight.
+        Noise is added to it outside of the method. No other content leaves a protected site, but
+        for a model in whose training the noise is.
+        """
+
+
 class Method(ABC, Generic[State]):
     """Base of every method; methods derive from it only, never from one another."""
 
@@ -446,27 +488,46 @@ class Method(ABC, Generic[State]):
     """What it remembers at the server; made without arguments, it is what a run begins with."""
     begins: ClassVar[str] = "warm-up"
     """What round 0 is, for people to read."""
-    asks_peers: ClassVar[bool] = False
-    """Whether sites use other sites' models."""
     joins_at: ClassVar[float] = 0
     """First round whose answers other sites have a part in; a model of a round before is trained at
-    the site alone."""
+    the site alone. 0: all begin with the server's common model; above, there is none."""
     optional: ClassVar[frozenset[str]] = frozenset()
     """Actions of tasks that any number of sites may leave undone: the others go on without them."""
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
     """The parts of a site's data that it can learn from, of `fedapp.data.parts.TRAINING`."""
+    image_level: ClassVar[ImageLevel | None] = None
+    """How what leaves a site protects single images; None: it has no such form."""
 
-    def unlearnable(self, data: SiteData) -> tuple[str, str] | None:
-        """Return what keeps a site's data from teaching, and the remedy; None: nothing.
+    unsupported: ClassVar[Reasons] = {
+        "split.labels": "its sites learn from labels of their own",
+        "training.uneven": "how it learns from labels has no form in which classes count alike",
+        "privacy.epsilon": "it has no form in which single images are protected",
+        "data.findings": "it has no form in which an image has several labels: choose recommended "
+        "or fedavg",
+    }
+    """Why it cannot run with a setting, by its dotted key (`incompatibilities.SETTINGS`).
 
-        Asked before the first round: such a site is refused.
+    A class says what differs from those that it is made from; an empty text: it can. What nobody
+    has made a form for is refused, so that no run begins that means nothing.
+    """
+
+    def incompatibilities(
+        self, conditions: Conditions, why: Reasons = NO_REASONS
+    ) -> list[Incompatibility]:
+        """Return with what it cannot run, of settings, inputs and a site's data.
+
+        why: in the place of `unsupported`, from a class made from this one whose reasons depend on
+        its own settings.
         """
-        return None
+        reasons: dict[str, str] = {}
+        for each in reversed(type(self).__mro__):
+            reasons |= vars(each).get("unsupported", NO_REASONS)
+        if self.image_level:
+            reasons["privacy.epsilon"] = ""
+        return conditions.refused(self.name, {**reasons, **why})
 
     @abstractmethod
-    def server_round(
-        self, state: State, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], State]:
+    def server_round(self, state: State, rnd: Round) -> Phases[State]:
         """Run one round: yield the tasks of each phase, receive its replies, return the state.
 
         A phase has one task for a site at most; a site may be asked in several phases. Replies come
@@ -477,21 +538,16 @@ class Method(ABC, Generic[State]):
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Do a task at a site."""
 
-    def used(self, task: Task, site: SiteContext) -> Mapping[str, Predictor]:
+    def used(self, task: Task, site: SiteContext, answer: str = "") -> Mapping[str, Predictor]:
         """Return what the site answers with, by name; most methods: its own model alone.
 
         The networks whose answers its evaluations of "val" and "test" were of, for others to use.
-        task: names the models, as one that only measures does. Raises RunError as `SiteContext`.
+        task: names the models, as one that only measures does. answer: one of `protocol.ANSWERS`
+        that it measures; empty: the one that it uses. Most methods measure the answer that they
+        use, and no other. Raises RunError as `SiteContext`.
         """
         site.load(task.own)
         return {"own": Predictor(site.params())}
-
-    def single(self, answer: str, task: Task, site: SiteContext) -> Mapping[str, Predictor]:
-        """Return what gives one of `protocol.ANSWERS` that it measures; as `used` otherwise.
-
-        Most methods measure the answer that they use, and no other.
-        """
-        return self.used(task, site)
 
     def welcome(self, rnd: Round) -> Sequence[Task]:
         """Return what the round's newcomers do before it; most methods: nothing."""
@@ -501,11 +557,6 @@ class Method(ABC, Generic[State]):
     def called(self) -> str:
         """The name under which people know a method of these settings."""
         return self.name
-
-    @property
-    def needs_images(self) -> bool:
-        """Whether it makes random views of images, whatever `training.augment` says."""
-        return False
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """Return how many images go through the network at once in training, at most.
@@ -569,84 +620,6 @@ class Method(ABC, Generic[State]):
 
     def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:
         """Return what the method's paper says that it sends, in models, by name."""
-        return {}
-
-    @property
-    def needs_labels(self) -> str:
-        """Why it cannot run where the server alone has labels; empty: it can."""
-        return "its sites learn from labels of their own"
-
-    @property
-    def needs_mean(self) -> str:
-        """Why `rounds.robust` must stay "none"; empty: another average serves as well.
-
-        The others take the members of an average for models of different sites.
-        """
-        return ""
-
-    def misfit(self, inputs: tuple[int, ...]) -> str:
-        """Return why it cannot take inputs of this shape, and the remedy; most methods: empty."""
-        return ""
-
-    def unfit(self, model: NetworkSettings) -> str:
-        """Return why it cannot use this network, and the remedy; most methods: empty."""
-        return ""
-
-    @property
-    def needs_unclipped(self) -> str:
-        """Why `privacy.clip` must stay 0, and the remedy; empty: it may be set."""
-        return ""
-
-    @property
-    def needs_plain(self) -> str:
-        """Why `training.uneven` must stay "plain", and the remedy; empty: it may be set."""
-        return "how it learns from labels has no form in which classes count alike"
-
-    @property
-    def needs_classes(self) -> str:
-        """Why `data.findings` must stay empty, and the remedy; empty: it may be set."""
-        return "it has no form in which an image has several labels: choose recommended or fedavg"
-
-    image_level: ClassVar[bool] = False
-    """Whether it has a form in which what leaves a site protects single images."""
-
-    @property
-    def needs_open(self) -> str:
-        """Why `privacy.epsilon` must stay 0, and the remedy; empty: it may be set."""
-        return "" if self.image_level else "it has no form in which single images are protected"
-
-    def plan(
-        self, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
-    ) -> Plan:
-        """Return what a run releases of one image; of methods that have an image level."""
-        return Plan()
-
-    noisy_training: ClassVar[bool] = False
-    """Whether the noise of a model that leaves a protected site is in its training already."""
-
-    def released(self, task: Task, site: SiteContext) -> frozenset[str]:
-        """Return the roles of the contents that a protected site's task sends, before it is done.
-
-        From the question alone: by it the task is paid for or refused, and neither may depend on an
-        image. Of methods that have an image level.
-        """
-        return frozenset()
-
-    def protected_steps(self, task: Task, site: SiteContext) -> int:
-        """Return how many steps that protect single images a task takes, of its question alone."""
-        return 0
-
-    def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
-        """Return what one image changes at most in each content that a task releases, by role.
-
-        L2 norm over all numbers of the content; of one that is averaged, times the site's weight.
-        Noise is added to it outside of the method. No other content leaves a protected site, but
-        for a model in whose training the noise is (`Method.noisy_training`).
-        """
-        return {}
-
-    def misfits(self, num_clients: int) -> Mapping[str, str]:
-        """Return which settings a federation of so many sites cannot use, with the rule of each."""
         return {}
 
 

@@ -106,9 +106,9 @@ class LoadedSites:
                     f"method.name = {name!r}: {called(data)} has {SPECIAL[part]}, of which it "
                     f"cannot learn: choose {able}"
                 )
-        if wrong := experiment.method.unlearnable(data):
+        for wrong in experiment.incompatibilities("split.bags", site=data):
             made = self.manifest.made if self.manifest else ""
-            raise DataError(f"{made}{called(data)}: {': '.join(wrong)}")
+            raise DataError(f"{made}{called(data)}: {wrong.reason}: {wrong.remedy}")
         site = SiteClient(
             experiment=experiment,
             data=data,
@@ -317,8 +317,7 @@ def _check_views(experiment: Experiment, federation: LoadedSites) -> None:
         raise ConfigError(
             f"training.augment = {experiment.training.augment!r}: {no_images}: set it to 'none'"
         )
-    if experiment.method.needs_images:
+    for wrong in experiment.incompatibilities("method.name", are_images=False):
         raise ConfigError(
-            f"method.name = {experiment.method.name!r}: learns from random views of images, but "
-            f"{no_images}: choose a method, or a method.objective, without"
+            f"method.name = {experiment.method.name!r}: {wrong.reason}: {wrong.remedy}"
         )

@@ -136,10 +136,8 @@ class KeptModel:
 
     def _networks(self, one: Candidate, at: "_Moment") -> Mapping[str, Predictor]:
         """Return what gives a candidate of this task its answers."""
-        method = self.maker.experiment.method
-        if one.answer == USED:
-            return method.used(at.task, at.site)
-        return method.single(one.answer, at.task, at.site)
+        answer = "" if one.answer == USED else one.answer
+        return self.maker.experiment.method.used(at.task, at.site, answer)
 
     def _evidence(
         self, at: "_Moment", asked: Mapping[Candidate, Tensor] = MappingProxyType({})

@@ -23,7 +23,7 @@ from fedapp.messages.codec import encode
 from fedapp.messages.masks.words import FRACTION, bound
 from fedapp.messages.protocol import EPSILON, EVALUATE, MODEL, OF_PATIENTS, Task
 from fedapp.methods._summed import Layout, Row
-from fedapp.methods.base import Method, SiteContext, SiteReport
+from fedapp.methods.base import ImageLevel, Method, SiteContext, SiteReport
 from fedapp.privacy.noise import Integers, honest, share
 from fedapp.site.privacy import Releases
 
@@ -53,9 +53,10 @@ def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) 
     for. That depends on the question alone: a server that sends one network after another and looks
     which of them is refused learns nothing of an image.
     """
-    added = method.sensitivity(task, site)
-    released = method.released(task, site)
-    if unknown := sorted(released - {*added, *([MODEL] if method.noisy_training else [])}):
+    image_level = _image_level(method)
+    added = image_level.sensitivity(task, site)
+    released = image_level.released(task, site)
+    if unknown := sorted(released - {*added, *([MODEL] if image_level.noisy_training else [])}):
         raise _unprotected(unknown)
     asked = task.question
     if released and task.sum is not None:
@@ -69,7 +70,7 @@ def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) 
         if role != MODEL:  # it is asked for once in a run, in whichever round
             _pay(f"{role}.asked", encode(replace(asked, round=0)), site, releases)
         elif role not in added:  # else the sum is paid for
-            _pay(role, encode(asked), site, releases, method.protected_steps(task, site))
+            _pay(role, encode(asked), site, releases, image_level.steps(task, site))
 
 
 def protected(
@@ -81,9 +82,10 @@ def protected(
     ConfigError where the method sends what was not paid for (`pay`).
     """
     assert site.protection is not None
-    allowed = method.sensitivity(task, site)
+    image_level = _image_level(method)
+    allowed = image_level.sensitivity(task, site)
     leaving = {*report.contents, *([MODEL] if report.params is not None else [])}
-    if unknown := sorted(leaving - method.released(task, site)):
+    if unknown := sorted(leaving - image_level.released(task, site)):
         raise _unprotected(unknown)
     contents = dict(report.contents)
     for role, sensitivity in allowed.items():
@@ -104,6 +106,16 @@ def protected(
         helpers=(),
         pseudo=None,
     )
+
+
+def _image_level(method: Method[Any]) -> ImageLevel:
+    """Return how a method protects single images. Raises ConfigError where it has no such form."""
+    if method.image_level is None:
+        raise ConfigError(
+            f"privacy.epsilon: {method.name} has no form in which single images are protected: "
+            "choose another method"
+        )
+    return method.image_level
 
 
 def _unprotected(roles: Sequence[str]) -> ConfigError:
@@ -177,10 +189,10 @@ def row_noise(
     """
     assert task.sum is not None and site.protection is not None
     row = np.zeros(layout.size, np.int64)
-    makers = _makers(counted, site)
-    for role, sensitivity in method.sensitivity(task, site).items():
+    makers, image_level = _makers(counted, site), _image_level(method)
+    for role, sensitivity in image_level.sensitivity(task, site).items():
         place, which = layout.places[role], f"masked sum {task.round} {task.sum.number} {role}"
-        steps = method.protected_steps(task, site) if role == MODEL else None
+        steps = image_level.steps(task, site) if role == MODEL else None
         _pay(role, which.encode(), site, releases, steps)
         row[place] = share(
             releases.key(f"share {role} ".encode() + key),

@@ -17,6 +17,7 @@ from fedapp.experiment.presetfiles import method_presets, presets
 from fedapp.ground.errors import ConfigError
 from fedapp.ground.settings import OWN
 from fedapp.methods import method_class, method_names
+from fedapp.methods.incompatibilities import Conditions
 from fedapp.methods.um_pfssl.method import UmPfssl
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -60,7 +61,8 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
             with pytest.raises(ConfigError, match=rule):
                 with_preset(name, preset)
             continue
-        if base.split.labels == "none" and with_preset(name).method.needs_labels:
+        conditions = Conditions(split=base.split)
+        if base.split.labels == "none" and with_preset(name).method.incompatibilities(conditions):
             with pytest.raises(ConfigError, match="cannot run so"):
                 with_preset(name, preset)
             continue

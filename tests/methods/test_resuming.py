@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from fedapp.methods.averaging.base import averaged
+from fedapp.methods.averaging.base import aggregate_round
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
 from fedapp.methods.averaging.fedper import FedPer
@@ -112,7 +112,7 @@ class Twice(FedPer):
     name: ClassVar[str] = "twice"
 
     def server_round(self, state, rnd):
-        yield from averaged(rnd, self.weight)
+        yield from aggregate_round(rnd, self.weight)
         return (yield from super().server_round(state, rnd))
 
 

@@ -5,8 +5,10 @@ import torch
 
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError
+from fedapp.ground.settings import TrainSettings
 from fedapp.methods import method_class, method_names
 from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.incompatibilities import Conditions
 from fedapp.methods.recommended.prior_shift import PriorShift
 from tests.methods.conformance import Deal, play, toy
 
@@ -35,15 +37,14 @@ def test_each_setting_moves_what_a_site_learns(name, tmp_path):
     )  # what they send is so as it is
 
 
-@pytest.mark.parametrize("name", method_names())
-def test_the_other_methods_refuse_it_in_a_line(name):
-    method = method_class(name)
-    if name in TAKES:
-        assert not method().needs_plain
-        return
-    with pytest.raises(ConfigError, match=r"training\.uneven.*cannot run so") as caught:
-        load_experiment("digits_demo", {"method.preset": name, "training.uneven": "adjusted"})
-    assert "choose another" in str(caught.value)
+def test_each_method_that_does_not_take_it_says_so():
+    uneven = Conditions(training=TrainSettings(uneven="adjusted"))
+    refused = {name for name in method_names() if method_class(name)().incompatibilities(uneven)}
+    assert refused == set(method_names()) - TAKES
+    with pytest.raises(ConfigError, match=r"training\.uneven.*cannot run so.*choose another"):
+        load_experiment(
+            "digits_demo", {"method.preset": "one_round", "training.uneven": "adjusted"}
+        )
 
 
 def test_protected_images_keep_their_counts_to_themselves():

@@ -13,7 +13,7 @@ from fedapp.messages.masks.words import from_words, to_words
 from fedapp.messages.protocol import ModelRef, SumStep, Task
 from fedapp.methods._summed import ADDED, NOISE_SHARE, Added, Layout
 from fedapp.methods.closed_form import _server
-from fedapp.methods.closed_form._released import SENSITIVITY
+from fedapp.methods.closed_form._protected import SENSITIVITY
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.privacy.accountant import Plan, Protection
 from fedapp.privacy.noise import honest

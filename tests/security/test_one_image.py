@@ -27,11 +27,12 @@ from fedapp.messages.protocol import (
     Task,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.methods.averaging.base import WARM_UP, noisy_steps
+from fedapp.methods.averaging._noisy_training import noisy_steps
+from fedapp.methods.averaging.base import WARM_UP
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedper import FedPer
-from fedapp.methods.closed_form._contents import COUNT, FILTERS, RELEASE
-from fedapp.methods.closed_form._released import SENSITIVITY, TOTALS
+from fedapp.methods.closed_form._contents import COUNT, FILTERS, RELEASE, TOTALS
+from fedapp.methods.closed_form._protected import SENSITIVITY
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.site.federation import federation_of

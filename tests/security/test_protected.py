@@ -26,14 +26,8 @@ from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Origin, Refusal, 
 from fedapp.messages.store import ModelStore
 from fedapp.methods._summed import Layout
 from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.methods.closed_form._contents import COUNT, RELEASE
-from fedapp.methods.closed_form._released import (
-    SENSITIVITY,
-    TOTALS,
-    Released,
-    shortened,
-    totals,
-)
+from fedapp.methods.closed_form._contents import COUNT, RELEASE, TOTALS
+from fedapp.methods.closed_form._protected import SENSITIVITY, Released, shortened, totals
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.models.card import CARD
@@ -337,7 +331,7 @@ def test_a_trained_run_takes_the_planned_steps(tmp_path, sums):
 
 def test_one_step_in_a_masked_sum_leaves_the_noise_to_the_shares(site):
     """The plain site's step has all of the noise, n w of a masked one has none yet."""
-    from fedapp.methods.averaging.base import noisy_steps
+    from fedapp.methods.averaging._noisy_training import noisy_steps
 
     client = site(trained())
     task = site.task("train", 1, server=site.own)
@@ -345,9 +339,9 @@ def test_one_step_in_a_masked_sum_leaves_the_noise_to_the_shares(site):
     masked = replace(task, sum=SumStep(0, "add", 1, (0, 1, 2, 3)))
     assert noisy_steps(task, context).multiplier == client.experiment.protection.stepped > 0
     assert noisy_steps(masked, context).multiplier == 0
-    allowed = client.experiment.method.sensitivity(masked, context)
+    allowed = client.experiment.method.image_level.sensitivity(masked, context)
     assert allowed[MODEL] == pytest.approx(0.5 * 1.0 / 0.2, rel=0.01)  # eta C / q
-    assert client.experiment.method.sensitivity(task, context) == {}
+    assert client.experiment.method.image_level.sensitivity(task, context) == {}
     several = site(trained(training__local_steps=3), folder="three")
     context, _ = several.context(task)
     assert noisy_steps(masked, context).multiplier > 0  # there is no proof for shares
@@ -400,7 +394,7 @@ def test_a_sum_is_paid_for_once_whatever_its_attempts_and_each_has_other_noise(s
 
 def test_two_sums_of_a_round_draw_their_images_apart(site):
     """Each is paid for as if it drew anew: the same images twice would cost more than that."""
-    from fedapp.methods.averaging.base import noisy_steps
+    from fedapp.methods.averaging._noisy_training import noisy_steps
 
     client = site(trained())
     task = site.task("train", 1, server=site.own)

@@ -13,7 +13,7 @@ from fedapp.ground.settings import TrainSettings
 from fedapp.learn.params import to_bytes
 from fedapp.messages.codec import encode
 from fedapp.messages.protocol import Announcement, Confirmation, ModelRef, Sealed, SumStep, Task
-from fedapp.methods.averaging.base import noisy_steps
+from fedapp.methods.averaging._noisy_training import noisy_steps
 from fedapp.methods.closed_form._contents import RELEASE
 from fedapp.site.protected import pay
 from tests.security.test_one_image import asked, assert_one_look, closed, opened, question, trained

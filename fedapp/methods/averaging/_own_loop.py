@@ -1,7 +1,7 @@
 """A training loop that a user has already, at every site of a federation."""
 
 from abc import abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -27,7 +27,7 @@ class OwnLoop(FromLabelled):
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the server's model, or its own after it trained that one last."""
 
-    needs_plain = "the loop is the user's own"
+    unsupported: ClassVar = {"training.uneven": "the loop is the user's own"}
 
     @abstractmethod
     def fit(

@@ -11,7 +11,7 @@ too far from each other for their mean to be worth anything.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,15 +22,13 @@ from pydantic.dataclasses import dataclass
 from fedapp.aggregation.base import Rule
 from fedapp.aggregation.server_optimizers import FedAdam, FedAvgM
 from fedapp.data.augment import STRONG_VIEWS, weak
-from fedapp.data.parts import LABELLED
 from fedapp.data.sites import SiteData
+from fedapp.ground.errors import Incompatibility
 from fedapp.ground.settings import (
     CLOSED,
     Count,
     Positive,
-    PrivacySettings,
     Rate,
-    RoundSettings,
     Share,
     TrainSettings,
 )
@@ -40,7 +38,6 @@ from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step, View
 from fedapp.learn.training import descend
-from fedapp.messages.codec import encode
 from fedapp.messages.protocol import (
     EVALUATE,
     MODEL,
@@ -51,9 +48,8 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport
-from fedapp.privacy.accountant import Plan
-from fedapp.privacy.dp_sgd import NoisySteps
+from fedapp.methods.base import Method, MethodState, Phases, Round, SiteContext, SiteReport
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 
 WARM_UP = "warmup"
 
@@ -68,15 +64,13 @@ class Averaging(Method[MethodState]):
 
     answer: Literal["common", "tuned"] = "common"
     """What a site uses: the server's model, or its own after it trained that one last."""
-    beside: ClassVar[tuple[str, ...]] = ()
+    extra_roles: ClassVar[tuple[str, ...]] = ()
     """Roles of networks that are averaged beside the model."""
 
-    def server_round(
-        self, state: MethodState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+    def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:
         """Average the models of those that learned, by numbers of images."""
-        yield from averaged(rnd, self.weight, beside=self.beside)
-        yield measurements(rnd, self.beside)
+        yield from aggregate_round(rnd, self.weight, extra_roles=self.extra_roles)
+        yield measurements(rnd, self.extra_roles)
         return state
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
@@ -84,56 +78,12 @@ class Averaging(Method[MethodState]):
         if task.action == EVALUATE:
             return SiteReport(evaluations=self.measured(task, site))
         site.load(task.models["server"][0])
-        if site.protection is not None:
-            return self._privately(task, site)
         with site.drawing(task):
             steps = self.steps(task, site)
             loss = descend(site.model, steps, site.training, self.penalty(site.model))
         return site.trained(loss, task)
 
-    def _privately(self, task: Task, site: SiteContext) -> SiteReport:
-        """Learn from labelled images alone, by steps that protect each of them, or each patient."""
-        data, protection = site.data, site.protection
-        assert protection is not None
-        steps = noisy_steps(task, site)
-        if not (len(data.labels) and steps.count):
-            return SiteReport()
-        patients = data.patients.get(LABELLED) if data.by_patient else None
-        steps.take(site.model, data.labelled, data.labels, site.normalise, patients)
-        return SiteReport(site.params(), learned=True)
-
-    noisy_training: ClassVar[bool] = True
-    needs_plain = ""
-
-    def plan(
-        self, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
-    ) -> Plan:
-        """Return all steps of a site that is in every cohort."""
-        each = [(WARM_UP, phase) for phase in range(training.warmup_rounds)]
-        each += [("train", 0)] * rounds.num_rounds
-        counts = [_steps(_budget(*one, training), privacy.sampling) for one in each]
-        return Plan(0, sum(counts), privacy.sampling, tuple(count for count in counts if count))
-
-    def protected_steps(self, task: Task, site: SiteContext) -> int:
-        """Return those of `noisy_steps`."""
-        return noisy_steps(task, site).count
-
-    def released(self, task: Task, site: SiteContext) -> frozenset[str]:
-        """Return the model, where the task trains one."""
-        trains = task.action != EVALUATE and noisy_steps(task, site).count
-        return frozenset({MODEL} if trains else ())
-
-    def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
-        """Return what one image changes in a site's model of one step, times its weight.
-
-        n w = n w_0 - eta / q sum of gradients; and the rounding of w to float32, n 2^-24 |w| each.
-        """
-        if task.action == EVALUATE or (steps := noisy_steps(task, site)).multiplier:
-            return {}
-        ref = task.models["server"][0]
-        length = sum(float(of.double().square().sum()) for of in site.contents(ref).values()) ** 0.5
-        rounding = 2.0**-22 * len(site.data.labels) * length
-        return {MODEL: steps.learning_rate * steps.clip / steps.rate + rounding}
+    unsupported: ClassVar = {"training.uneven": ""}  # `work_of` makes classes count alike
 
     def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
         """Measure the server's model and the site's own, where it has one, each under its name."""
@@ -153,12 +103,9 @@ class Averaging(Method[MethodState]):
             results |= {f"{part}_tuned": results[f"{part}_common"] for part in ("val", "test")}
         return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
 
-    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+    def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
         """Return the server's model or the site's own, with what the site keeps to itself."""
-        return self.single(self.answer, task, site)
-
-    def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
-        """Return the one or the other."""
+        answer = answer or self.answer
         if answer == "common":
             site.load(task.models["server"][0])
         else:
@@ -210,12 +157,10 @@ class WithPseudoLabels(Averaging):
     strong_view: Literal["randaugment", "cutout", "weak"] = "randaugment"
     """What learns from a pseudo-label: RandAugment and Cutout, Cutout alone, a second weak view."""
 
-    @property
-    def needs_images(self) -> bool:
-        """Of both views."""
-        return True
-
-    needs_labels = ""  # sites learn from pseudo-labels
+    unsupported: ClassVar = {
+        "split.labels": "",  # sites learn from pseudo-labels
+        "method.name": "learns from random views of images",
+    }
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled and two views of an unlabelled image for each of a batch."""
@@ -239,24 +184,19 @@ class ByObjective(WithPseudoLabels):
     labelled_repeat: Count = 1
     """How often each labelled image stands among those that a pass goes through."""
 
-    @property
-    def needs_images(self) -> bool:
-        """Of FixMatch's views."""
-        return self.objective == "fixmatch"
-
-    @property
-    def needs_open(self) -> str:
-        """Labels alone teach where images are protected."""
-        if self.image_level and self.objective != "supervised":
-            return "labels alone may teach then: set method.objective=supervised"
-        return super().needs_open
-
-    @property
-    def needs_classes(self) -> str:
-        """Labels alone teach findings here."""
-        if self.objective != "supervised":
-            return "its pseudo-labels are of classes: set method.objective=supervised"
-        return ""
+    def incompatibilities(
+        self, conditions: Conditions, why: Reasons = NO_REASONS
+    ) -> list[Incompatibility]:
+        """Labels alone teach findings, and protected images; and FixMatch alone makes views."""
+        if self.objective == "supervised":
+            return super().incompatibilities(
+                conditions, {"method.name": "", "data.findings": "", **why}
+            )
+        remedy = "set method.objective=supervised"
+        reasons = {"data.findings": f"its pseudo-labels are of classes: {remedy}"}
+        if self.image_level:
+            reasons["privacy.epsilon"] = f"labels alone may teach then: {remedy}"
+        return super().incompatibilities(conditions, {**reasons, **why})
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """Without unlabelled images a step has the batch alone."""
@@ -337,48 +277,16 @@ def budget_of(task: Task, training: TrainSettings) -> tuple[int, int | None]:
 
     E passes, or the task's share of the warm-up's; None: the passes decide.
     """
-    return _budget(task.action, task.phase, training)
+    return budget(task.action, task.phase, training)
 
 
-def _budget(action: str, phase: int, training: TrainSettings) -> tuple[int, int | None]:
+def budget(action: str, phase: int, training: TrainSettings) -> tuple[int, int | None]:
+    """Return the same of an action and, in the warm-up, the number of the common round."""
     if action != WARM_UP:
         return training.local_epochs, training.steps(training.local_epochs)
     whole, rest = divmod(training.warmup_epochs, training.warmup_rounds)
     epochs, before = whole + (phase < rest), whole * phase + min(phase, rest)
     return epochs, training.steps(epochs, before)
-
-
-def _steps(budget: tuple[int, int | None], rate: float) -> int:
-    """Return how many steps of a sampling rate stand for a budget: 1 / q see all images once."""
-    epochs, steps = budget
-    return round(epochs / rate) if steps is None else steps
-
-
-def noisy_steps(task: Task, site: SiteContext) -> NoisySteps:
-    """Return the steps of a task that protect single images.
-
-    A single step's noise is shared by the sites of a masked sum, and added there: that sum is all
-    that anybody sees of it. Of more steps the second begins from what the first one told, so each
-    site adds all of the noise to its own.
-    """
-    assert site.protection is not None
-    training, privacy = site.training, site.protection.settings
-    count = _steps(budget_of(task, training), privacy.sampling)
-    shared = task.sum is not None and count == 1
-    # The site begins from the server's model, so its own counts for nothing.
-    what = encode(replace(task.question, own=task.models["server"][0])) if task.models else b""
-    if shared:  # each sum is paid for by itself, so each draws its images anew
-        what += b"sum %d" % (task.sum.number if task.sum else 0)
-    return NoisySteps(
-        count,
-        privacy.sampling,
-        privacy.gradient,
-        0.0 if shared else site.protection.stepped,
-        training.learning_rate,
-        training.momentum,
-        training.weight_decay,
-        lambda purpose: site.secret(what + purpose),
-    )
 
 
 def parts_of(task: Task, training: TrainSettings) -> list[Task]:
@@ -410,37 +318,38 @@ def trained_alone(task: Task, site: SiteContext) -> float | None:
     return None if loss is None else site.finite(loss, task)
 
 
-def averaged(
+def aggregate_round(
     rnd: Round,
     weight: Callable[[SiteFacts, Reply], float],
     numbers: Mapping[str, float] = MappingProxyType({}),
-    beside: Sequence[str] = (),
-    hear: Callable[[Sequence[Reply]], None] = lambda replies: None,
-    lent: Mapping[str, Sequence[ModelRef]] = MappingProxyType({}),
-) -> Generator[Sequence[Task], Sequence[Reply], ModelRef]:
+    extra_roles: Sequence[str] = (),
+    on_replies: Callable[[Sequence[Reply]], None] = lambda replies: None,
+    extra_payloads: Mapping[str, Sequence[ModelRef]] = MappingProxyType({}),
+) -> Phases[ModelRef]:
     """Let sites learn from the server's model; average what they send. Return the server's model.
 
     weight: of a site in the average, by its facts and its reply. Where nobody learned, or the model
-    is fixed, the server's model stays. numbers: what the sites are told beside the model. beside:
-    roles of networks that are sent and averaged as the model is; who learned has sent one of each.
-    hear: is given the replies of those who learned. lent: other contents that go to all, by role.
-    Round 0 has several such phases. In each a server with labelled images trains last.
+    is fixed, the server's model stays. numbers: what the sites are told beside the model.
+    extra_roles: of networks that are sent and averaged as the model is; who learned has sent one of
+    each. on_replies: is given the replies of those who learned. extra_payloads: other contents that
+    go to all, by role. Round 0 has several such phases. In each a server with labelled images
+    trains last.
     """
     warming_up = rnd.number == 0
     learners = beginners(rnd) if warming_up else sorted(rnd.cohort)
     action = WARM_UP if warming_up else "train"
     for phase in range(rnd.warmup_rounds if warming_up else 1):
-        models = {**common(rnd, beside), **lent}
+        models = {**common(rnd, extra_roles), **extra_payloads}
         replies = yield [rnd.task(site, action, phase, numbers, **models) for site in learners]
         learned = [r for r in replies if r.learned]  # without epochs: nobody
-        hear(learned)
+        on_replies(learned)
         counts = {r.site: weight(rnd.facts[r.site], r) for r in learned}
         if total := sum(counts.values()):
-            for role in (*beside, MODEL):
+            for role in (*extra_roles, MODEL):
                 parts = [(n / total, rnd.pool.latest(k, role)) for k, n in counts.items()]
                 rnd.pool.average(parts, role)
         if rnd.server_learns:
-            models = {**common(rnd, beside), **lent}
+            models = {**common(rnd, extra_roles), **extra_payloads}
             yield [rnd.task(SERVER_SITE, action, phase, numbers, **models)]
     return rnd.pool.common()
 
@@ -455,12 +364,13 @@ def beginners(rnd: Round) -> Sequence[int]:
     return [k for k in rnd.sites if rnd.facts[k].supervised]
 
 
-def measurements(rnd: Round, beside: Sequence[str] = ()) -> list[Task]:
+def measurements(rnd: Round, extra_roles: Sequence[str] = ()) -> list[Task]:
     """Return the tasks that have every site measure the server's newest networks."""
-    models = common(rnd, beside)
+    models = common(rnd, extra_roles)
     return [rnd.task(site, EVALUATE, 0, {}, **models) for site in rnd.sites]
 
 
-def common(rnd: Round, beside: Sequence[str] = ()) -> dict[str, list[ModelRef]]:
+def common(rnd: Round, extra_roles: Sequence[str] = ()) -> dict[str, list[ModelRef]]:
     """Return what tasks name: the server's newest model as "server", other networks by role."""
-    return {"server": [rnd.pool.common()], **{role: [rnd.pool.common(role)] for role in beside}}
+    others = {role: [rnd.pool.common(role)] for role in extra_roles}
+    return {"server": [rnd.pool.common()], **others}

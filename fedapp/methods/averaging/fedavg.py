@@ -14,16 +14,45 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
-from fedapp.methods.averaging.base import ByServerOptimizer
+from fedapp.learn.training import descend
+from fedapp.messages.protocol import EVALUATE, Task
+from fedapp.methods.averaging._noisy_training import NoisyTraining, learned_with_noise
+from fedapp.methods.averaging.base import ByServerOptimizer, aggregate_round, measurements
+from fedapp.methods.base import ImageLevel, MethodState, Phases, Round, SiteContext, SiteReport
 
 
 @dataclass(frozen=True, config=CLOSED)
 class FedAvg(ByServerOptimizer):
-    """No hyper-parameters beside those of local learning."""
+    """No hyper-parameters beside those of local learning.
+
+    Its round stands here as it goes; `base` has what the methods that average share.
+    """
 
     name: ClassVar[str] = "fedavg"
     sums_suffice: ClassVar[bool] = True
-    image_level: ClassVar[bool] = True
+    image_level: ClassVar[ImageLevel | None] = NoisyTraining()
+
+    def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:
+        """Send the cohort the server's model, average what it sends back, have all sites measure.
+
+        The new model is sum_k n_k w_k / sum_k n_k over the sites that trained, n_k being how many
+        images a site learned from (`weight`).
+        """
+        yield from aggregate_round(rnd, self.weight)
+        yield measurements(rnd)
+        return state
+
+    def site_round(self, task: Task, site: SiteContext) -> SiteReport:
+        """Train the server's model on the site's own images, and send it back; or measure it."""
+        if task.action == EVALUATE:
+            return SiteReport(evaluations=self.measured(task, site))
+        site.load(task.models["server"][0])
+        if site.protection is not None:
+            return learned_with_noise(task, site)
+        with site.drawing(task):
+            steps = self.steps(task, site)
+            loss = descend(site.model, steps, site.training, self.penalty(site.model))
+        return site.trained(loss, task)
 
 
 METHOD = FedAvg

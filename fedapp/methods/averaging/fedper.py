@@ -21,7 +21,7 @@ class FedPer(ByServerOptimizer):
         """The classifier head."""
         return head_names(model)
 
-    needs_labels = "every site's own head learns from labels of its own"
+    unsupported: ClassVar = {"split.labels": "every site's own head learns from labels of its own"}
 
 
 METHOD = FedPer

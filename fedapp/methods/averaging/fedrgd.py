@@ -17,7 +17,7 @@ fit each other.
 - DEVIATION: passes or steps between averages, learning rate and warm-up are those of all methods.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain
 from dataclasses import field
 from string import ascii_lowercase
@@ -28,7 +28,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.ground.errors import ProtocolError
+from fedapp.ground.errors import Incompatibility, ProtocolError
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import fixmatch, supervised
 from fedapp.learn.params import Schema, schema_of
@@ -37,12 +37,13 @@ from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef, Reply, SiteFa
 from fedapp.methods.averaging.base import (
     WARM_UP,
     WithPseudoLabels,
-    averaged,
+    aggregate_round,
     common,
     measurements,
     work_of,
 )
-from fedapp.methods.base import Arrived, MethodState, Round, SiteContext
+from fedapp.methods.base import Arrived, MethodState, Phases, Round, SiteContext
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 
 
 @plain(frozen=True)
@@ -67,14 +68,20 @@ class FedRgd(WithPseudoLabels):
         whole = schema_of(model.state_dict())
         return {replica(group): whole for group in range(self.groups)}
 
-    needs_mean = "it averages its groups' replicas, which would be judged as models of one site"
+    unsupported: ClassVar = {
+        "rounds.robust": "it averages its groups' replicas, which would be judged as models of one "
+        "site"
+    }
 
-    def misfits(self, num_clients: int) -> Mapping[str, str]:
+    def incompatibilities(
+        self, conditions: Conditions, why: Reasons = NO_REASONS
+    ) -> list[Incompatibility]:
         """More groups than there are sites."""
-        if self.groups <= num_clients:
-            return {}
-        rule = f"must be at most split.num_clients = {num_clients}: a group has a site or more"
-        return {"groups": rule}
+        found, clients = super().incompatibilities(conditions, why), conditions.split.num_clients
+        if self.groups > clients:
+            rule = f"must be at most split.num_clients = {clients}: a group has a site or more"
+            found.append(Incompatibility("method.groups", rule))
+        return found
 
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
@@ -85,21 +92,17 @@ class FedRgd(WithPseudoLabels):
 
     # --- server -----------------------------------------------------------------------------------
 
-    def server_round(
-        self, state: MethodState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+    def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:
         """Average groups, and then their replicas; the warm-up is all methods'."""
         assert isinstance(state, Groups)
         if rnd.number == 0:
-            yield from averaged(rnd, self.weight)
+            yield from aggregate_round(rnd, self.weight)
         else:
             state = yield from self._grouped(state, rnd)
         yield measurements(rnd)
         return state
 
-    def _grouped(
-        self, state: Groups, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], Groups]:
+    def _grouped(self, state: Groups, rnd: Round) -> Phases[Groups]:
         groups = dealt(sorted(rnd.cohort), self.groups, rnd.stream("groups", SERVER_SITE))
         tasks = [
             rnd.task(site, "train", 0, {}, server=[start(rnd, state.of.get(site))])

@@ -8,7 +8,7 @@ A site remembers the model that labelled its images. One that has none, since it
 it, labels with the model that it is sent when it next learns.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -24,7 +24,7 @@ from fedapp.learn.pseudolabels import counted
 from fedapp.learn.steps import Step
 from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods.averaging.base import Averaging, work_of
-from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport
+from fedapp.methods.base import MethodState, Phases, Round, SiteContext, SiteReport
 
 LABEL = "label"
 """Action of a task that gives a site's unlabelled images their labels."""
@@ -52,9 +52,7 @@ class FedSem(Averaging):
         """The number of images that the site learned from."""
         return facts.labelled + (facts.unlabelled if self._all_images(reply.round) else 0)
 
-    def server_round(
-        self, state: MethodState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+    def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:
         """As FedAvg; before the first round of all images every site labels its own."""
         if rnd.number == self.labelled_rounds + 1:
             yield [rnd.task(site, LABEL, server=[rnd.pool.common()]) for site in rnd.sites]

@@ -25,7 +25,7 @@ class LgFedAvg(ByServerOptimizer):
         """All but the classifier head, batch norms included."""
         return frozenset(model.state_dict()) - head_names(model)
 
-    needs_labels = "every site's own body learns from labels of its own"
+    unsupported: ClassVar = {"split.labels": "every site's own body learns from labels of its own"}
 
 
 METHOD = LgFedAvg

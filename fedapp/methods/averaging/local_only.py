@@ -6,7 +6,7 @@ bit, the model that `prior_shift` trains alone.
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import ClassVar
@@ -14,9 +14,17 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedapp.ground.settings import CLOSED
-from fedapp.messages.protocol import Reply, Task
+from fedapp.messages.protocol import Task
 from fedapp.methods.averaging.base import WARM_UP, parts_of, trained_alone
-from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport, warm_ups
+from fedapp.methods.base import (
+    Method,
+    MethodState,
+    Phases,
+    Round,
+    SiteContext,
+    SiteReport,
+    warm_ups,
+)
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -25,12 +33,9 @@ class LocalOnly(Method[MethodState]):
 
     name: ClassVar[str] = "local_only"
     joins_at: ClassVar[float] = math.inf
-    needs_plain = ""
-    needs_classes = ""
+    unsupported: ClassVar = {"training.uneven": "", "data.findings": ""}
 
-    def server_round(
-        self, state: MethodState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+    def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:
         """Let the cohort train; in round 0 everybody warms up."""
         if rnd.number == 0:
             yield warm_ups(rnd)

@@ -52,8 +52,10 @@ class MixMatchAvg(Averaging):
     ramp_rounds: Count = 50
     """Rounds until lambda_u has risen."""
 
-    needs_images = True  # of weak views
-    needs_labels = ""  # sites learn from their guesses
+    unsupported: ClassVar = {
+        "split.labels": "",  # sites learn from their guesses
+        "method.name": "learns from random views of images",
+    }
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled image and all views of an unlabelled one for each of a batch."""

@@ -6,7 +6,7 @@ w <- w - eta lambda (w - theta). A site sends w; theta is what it uses, and what
 is not the site's model after that: of a run that is over, the server has w alone.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -21,9 +21,9 @@ from fedapp.learn.limits import shortened
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step
 from fedapp.learn.worked import count
-from fedapp.messages.protocol import Reply, Task
-from fedapp.methods.averaging.base import ByObjective, averaged
-from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport
+from fedapp.messages.protocol import Task
+from fedapp.methods.averaging.base import ByObjective, aggregate_round
+from fedapp.methods.base import MethodState, Phases, Round, SiteContext, SiteReport
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -45,11 +45,9 @@ class PFedMe(ByObjective):
         """w <- (1 - beta) w + beta of the run's average."""
         return FedAvgM(rule, self.beta)
 
-    def server_round(
-        self, state: MethodState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+    def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:
         """Average the w of the cohort."""
-        yield from averaged(rnd, self.weight)
+        yield from aggregate_round(rnd, self.weight)
         return state
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
@@ -74,7 +72,7 @@ class PFedMe(ByObjective):
             personal=personal,
         )
 
-    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+    def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
         """Return theta where it is at hand; of a run that is over, the site's w."""
         site.load(task.own)
         return {"own": Predictor(site.params())}

@@ -42,7 +42,9 @@ class FromBags(Averaging):
     l1: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the sum of all parameters' absolute values."""
 
-    needs_plain = "bags say how often classes occur, and are learned from as they are"
+    unsupported: ClassVar = {
+        "training.uneven": "bags say how often classes occur, and are learned from as they are"
+    }
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
         """Return how many images a site learned from."""

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from fedapp.learn.networks.base import Network
 
-PLUS = 0.4
+MIN_PSEUDO_LABEL_CONFIDENCE = 0.4
 """Least probability of a label that FedPL trusts by itself."""
-EXACT = 1e-12
+LARGEST_ROUNDING = 1e-12
 """Below this a difference of two float64 numbers near 1 is rounding."""
-TINY = 1e-7
+LEAST_PROBABILITY = 1e-7
 """Below this a probability is not told from 0, so that its logarithm stays finite."""
 FIRST_STEP = 1e-3
 """Length of VAT's first step. 1e-6 is lost in the rounding of float32: docs/research/bags.md."""
@@ -55,7 +55,7 @@ def bag_loss(logits: Tensor, bag: Tensor, matrix: Tensor, double_softmax: bool =
     terms = log_answers + matrix.log().to(logits)[bag]
     # Where the columns sum to 1, so do the terms of all bags. Left out, it is exactly cross entropy
     # when every bag is a class.
-    even = bool((columns - 1).abs().max() < EXACT)
+    even = bool((columns - 1).abs().max() < LARGEST_ROUNDING)
     total = 0 if even else torch.logsumexp(log_answers + columns.log().to(logits), 1)
     return (total - torch.logsumexp(terms, 1)).mean()
 
@@ -78,7 +78,7 @@ def proportion_loss(logits: Tensor, proportions: Tensor) -> Tensor:
     logits: [n, C], n >= 1, of the bag's inputs. proportions: [C], the bag's. The least value is the
     proportions' entropy, where the mean answer equals them.
     """
-    mean = torch.softmax(logits, 1).mean(0).clamp_min(TINY)
+    mean = torch.softmax(logits, 1).mean(0).clamp_min(LEAST_PROBABILITY)
     return -(proportions.to(mean) * mean.log()).sum()
 
 

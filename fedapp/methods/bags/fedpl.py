@@ -3,9 +3,9 @@
 That is so in the warm-up. It prevails against the site's own mix (`_losses.prevailing`), which
 stands in for the class that the bag was drawn to hold most of: by that the authors' code labels,
 but no site is told it. Afterwards a mini-batch's labels are the network's own: those with a
-probability of at least `PLUS` are learned, and mixed (MixUp, Zhang et al. 2017) with as many of the
-others, their Eqs. 15 to 17. A mini-batch with fewer than two of either kind is passed over: batch
-norm needs two.
+probability of at least `MIN_PSEUDO_LABEL_CONFIDENCE` are learned, and mixed (MixUp, Zhang et al.
+2017) with as many of the others, their Eqs. 15 to 17. A mini-batch with fewer than two of either
+kind is passed over: batch norm needs two.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from fedapp.learn.steps import Step, batches
 from fedapp.messages.protocol import Task
 from fedapp.methods.averaging.base import WARM_UP
 from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
-from fedapp.methods.bags._losses import PLUS, prevailing
+from fedapp.methods.bags._losses import MIN_PSEUDO_LABEL_CONFIDENCE, prevailing
 from fedapp.methods.base import SiteContext
 
 MIXED = 0.3
@@ -90,7 +90,7 @@ def labels_of(site: SiteContext, x: Tensor) -> tuple[Tensor, Tensor]:
     site.model.eval()
     top, label = torch.softmax(site.model(x), 1).max(1)
     site.model.train()
-    return top >= PLUS, label
+    return top >= MIN_PSEUDO_LABEL_CONFIDENCE, label
 
 
 METHOD = FedPL

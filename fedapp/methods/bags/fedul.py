@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedapp.data.bags import too_little
 from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
+from fedapp.ground.errors import Incompatibility
 from fedapp.ground.settings import CLOSED
 from fedapp.learn.objectives import LabelledLoss, Work
 from fedapp.learn.predictors import Predictor
@@ -28,6 +29,7 @@ from fedapp.messages.protocol import Evaluation, Task
 from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
 from fedapp.methods.bags._losses import bag_loss, transition
 from fedapp.methods.base import SiteContext
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -41,9 +43,13 @@ class FedUL(FromBags):
     double_softmax: bool = False
     """As the authors' code: Q is taken for logits. Its probabilities are then wrong."""
 
-    def unlearnable(self, data: SiteData) -> tuple[str, str] | None:
-        """Return whether a site's bags do not tell its classes apart, as their Theorem 4 needs."""
-        return too_little(bags_of(data).filled.cpu()) if data.bagged else None
+    def incompatibilities(
+        self, conditions: Conditions, why: Reasons = NO_REASONS
+    ) -> list[Incompatibility]:
+        """Bags of a site that do not tell its classes apart, as their Theorem 4 needs."""
+        found, site = super().incompatibilities(conditions, why), conditions.site
+        wrong = too_little(bags_of(site).filled.cpu()) if site and site.bagged else None
+        return [*found, Incompatibility("split.bags", *wrong)] if wrong else found
 
     def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
         """Cross entropy of Q."""
@@ -84,10 +90,10 @@ class FedUL(FromBags):
                 results[part] = site.evaluation(answers, labels)
         return results
 
-    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+    def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
         """Return the model that is used, with the class mix that its answers are multiplied by."""
-        if not self.personal:
-            return super().used(task, site)
+        if answer or not self.personal:
+            return super().used(task, site, answer)
         self._load(task, site)
         mix = self._mix(site)
         return {self.answer: Predictor(site.params(), class_mix=mix)}

@@ -11,6 +11,7 @@ them to those of labelled images and solves anew, as long as validation labels b
 images once more. What follows is the solution: class means, covariance, the common head, and that
 weight.
 
-`_contents`: what travels. `_features`: by name. `_server`, `_site`: the two sides. `_checks`: of
-what arrives. `_calibration`: of answers, by sums too. `one_round` is the method of this alone.
+`_contents`: what travels, and checks of what arrives. `_features`: by name. `_discriminant`: the
+mathematics. `_server`, `_site`: the two sides. `_findings`, `_protected`: the same of findings, and
+of sums with noise. `one_round` is the method of this alone.
 """

@@ -32,6 +32,8 @@ ROUNDED = 2e-7
 """More than what float32 takes from an eigenvalue of a covariance of vectors of norm 1."""
 NEVER = -1e7
 """Logit of a class that nobody has a labelled image of."""
+UNSEEN_CLASS_GAP = 30.0
+"""How far below an image's other logits that of a class is taken that nobody has images of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,6 +338,16 @@ def classes_schema(classes: int, size: int) -> Schema:
         WITHIN: ((size * (size + 1) // 2,), torch.float32),
         IMAGES: ((1,), torch.int64),
     }
+
+
+def bounded(logits: Tensor) -> Tensor:
+    """Return logits [n, C]; those of unseen classes lie `UNSEEN_CLASS_GAP` below the others.
+
+    Unseen is a class that nobody has images of.
+    """
+    never = logits <= NEVER / 64  # it may have been divided by a temperature
+    least = logits.masked_fill(never, torch.inf).amin(1, keepdim=True)
+    return torch.where(never & least.isfinite(), least - UNSEEN_CLASS_GAP, logits)
 
 
 def packed(square: Tensor) -> Tensor:

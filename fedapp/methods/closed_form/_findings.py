@@ -10,7 +10,7 @@ findings of these for the sums, as classes are. That its own images count more g
 (docs/results/findings.md).
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,10 +22,8 @@ from fedapp.ground.errors import RunError
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema
 from fedapp.learn.priors import alike, mean_mix, mean_mix_of_sums, weighted
-from fedapp.messages.protocol import ModelRef, Reply, Task
-from fedapp.methods.base import Round, SiteContext, SiteReport
-from fedapp.methods.closed_form._answers import counts, deciding
-from fedapp.methods.closed_form._calibration import FAR
+from fedapp.messages.protocol import ModelRef, Task
+from fedapp.methods.base import Phases, Round, SiteContext, SiteReport
 from fedapp.methods.closed_form._contents import (
     ALIKE,
     COUNT,
@@ -48,6 +46,7 @@ from fedapp.methods.closed_form._contents import (
 from fedapp.methods.closed_form._discriminant import (
     COUNTS,
     TOTAL,
+    UNSEEN_CLASS_GAP,
     Classes,
     Guesses,
     Sums,
@@ -56,9 +55,9 @@ from fedapp.methods.closed_form._discriminant import (
     pairs,
     sums_schema,
 )
-from fedapp.methods.closed_form._server import BEFORE, Asking, Lent, gathered, guessing, named, sent
+from fedapp.methods.closed_form._server import BEFORE, Lent, gathered, guessing, named, sent
 from fedapp.methods.closed_form._server import solved as solved_classes
-from fedapp.methods.closed_form._site import ClosedSite
+from fedapp.methods.closed_form._site import ClosedSite, counts, deciding
 
 ALIKES = "alike"
 """Name of what goes with the sums: `priors.alike` of each finding, where sums hide it."""
@@ -157,20 +156,19 @@ def logits(counts: Tensor, weights: Tensor, biases: Tensor) -> Head:
     """Return the heads of a finding from those of its two classes: [..., d] and [...].
 
     counts: [2]. weights: [..., 2, d]. biases: [..., 2]. Of one that no image shows, or that all do,
-    in which it was read, the logit is -`FAR` or `FAR`; of one that was read in none it is 0.
+    in which it was read, the logit is -`UNSEEN_CLASS_GAP` or `UNSEEN_CLASS_GAP`; of one that was
+    read in none it is 0.
     """
     if bool((counts > 0).all()):
         return weights[..., 1, :] - weights[..., 0, :], biases[..., 1] - biases[..., 0]
-    only = FAR * (float(counts[1] > 0) - float(counts[0] > 0))
+    only = UNSEEN_CLASS_GAP * (float(counts[1] > 0) - float(counts[0] > 0))
     return torch.zeros_like(weights[..., 0, :]), torch.full_like(biases[..., 0], only)
 
 
 # --- server ---------------------------------------------------------------------------------------
 
 
-def solved(
-    rnd: Round, name: str, own: bool, guesses: int
-) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+def solved(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
     """As `_server.solved`; of findings no site's own images count more."""
     if not rnd.finds:
         return (yield from solved_classes(rnd, name, own, guesses))
@@ -193,7 +191,7 @@ def solved(
     prior = torch.stack(priors)
     known = (total.counts.view(-1, 2) > 0).all(1).repeat_interleave(2)
 
-    def again(guesses: Guesses, before: FindingSolution) -> Asking[tuple[FindingSolution, float]]:
+    def again(guesses: Guesses, before: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
         # Of a finding of which the labels say one thing alone nothing can be guessed.
         right = Guesses(guesses.counts * known, guesses.by_class * known[:, None])
         other, its = yield from _solution(rnd, total.with_guesses(right), prior, lent)
@@ -208,7 +206,7 @@ def solved(
 
 def _solution(
     rnd: Round, sums: Sums, prior: Tensor, lent: Lent
-) -> Asking[tuple[FindingSolution, float]]:
+) -> Phases[tuple[FindingSolution, float]]:
     """Return what sums make with what sites vote for by finding, and how likely all labels are."""
     found = [_heads(one) for one in pairs(sums)]
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))

@@ -1,7 +1,7 @@
 """The server's side of the closed form: it asks for sums, adds and solves."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -16,10 +16,9 @@ from fedapp.learn.features.base import MOST_NUMBERS
 from fedapp.learn.overfeatures import HEAD_WEIGHT
 from fedapp.learn.params import Params
 from fedapp.learn.priors import mean_mix, mean_mix_of_sums
-from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, Task
+from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply
 from fedapp.methods._summed import ADDED, NOISE_SHARE
-from fedapp.methods.base import Round
-from fedapp.methods.closed_form._checks import MEND
+from fedapp.methods.base import Phases, Round
 from fedapp.methods.closed_form._contents import (
     ALIKE,
     COUNT,
@@ -32,14 +31,18 @@ from fedapp.methods.closed_form._contents import (
     LEAD,
     LEARN,
     LOGLIK,
+    MEND,
+    MIDDLE,
     NEXT,
     OWN_WEIGHTS,
     RELEASE,
+    RELEASED,
     RIDGES,
     SOLUTION,
     STEP,
     SUMS,
     TEMPERATURES,
+    TOTALS,
     VOTE,
     Solution,
     flat,
@@ -47,14 +50,12 @@ from fedapp.methods.closed_form._contents import (
 )
 from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, added
 from fedapp.methods.closed_form._features import FROZEN
-from fedapp.methods.closed_form._protected import classes_of, solution_of
-from fedapp.methods.closed_form._released import (
-    MIDDLE,
-    RELEASED,
+from fedapp.methods.closed_form._protected import (
     SENSITIVITY,
-    TOTALS,
     Released,
+    classes_of,
     middle_of,
+    solution_of,
 )
 from fedapp.privacy.accountant import Protection
 
@@ -77,7 +78,6 @@ BEFORE = (
     .double()
 )
 """What speaks for each lambda and temperature before any image votes: log-normal."""
-Result = TypeVar("Result")
 
 
 class Travels(Protocol):
@@ -89,16 +89,12 @@ class Travels(Protocol):
 
 Lent = dict[str, list[ModelRef]]
 """What tasks name beside what they are for, by role."""
-Asking = Generator[Sequence[Task], Sequence[Reply], Result]
-"""Asks sites, and ends with a result."""
 Solved = TypeVar("Solved", bound=Travels)
 NONE_FIRST = torch.tensor([0.0] + [-LEAD] * (len(OWN_WEIGHTS) - 1), dtype=torch.float64)
 """The same for each weight of a site's own images."""
 
 
-def solved(
-    rnd: Round, name: str, own: bool, guesses: int
-) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+def solved(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
     """Ask for the sums of all sites that have sent none, and solve where some came.
 
     name: of the features. own: whether a site's own images may count more. guesses: how often the
@@ -111,9 +107,7 @@ def solved(
     return (yield from _voted(rnd, name, own, guesses))
 
 
-def _voted(
-    rnd: Round, name: str, own: bool, guesses: int
-) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
     """Solve with what sites vote for; as `solved` otherwise."""
     lent, senders, replies = yield from gathered(rnd, name)
     if not replies:
@@ -140,7 +134,7 @@ def _voted(
     if own:
         solution = yield from _with_own(rnd, solution, lent)
 
-    def again(guesses: Guesses, before: Solution) -> Asking[tuple[Solution, float]]:
+    def again(guesses: Guesses, before: Solution) -> Phases[tuple[Solution, float]]:
         other, its = yield from _solution(rnd, total.with_guesses(guesses), prior, lent)
         return replace(other, own_weight=before.own_weight, guessed=before.guessed + 1), its
 
@@ -157,8 +151,8 @@ def guessing(
     first: tuple[Solved, float],
     most: int,
     asked: tuple[Sequence[int], Lent],
-    again: Callable[[Guesses, Solved], Asking[tuple[Solved, float]]],
-) -> Asking[Solved]:
+    again: Callable[[Guesses, Solved], Phases[tuple[Solved, float]]],
+) -> Phases[Solved]:
     """Have sites guess and solve again while labels become likelier; return the best solution.
 
     first: a solution, and how likely it makes the labels. most: guesses at most. asked: the sites,
@@ -179,9 +173,7 @@ def guessing(
     return solution
 
 
-def gathered(
-    rnd: Round, name: str
-) -> Generator[Sequence[Task], Sequence[Reply], tuple[Lent, list[int], Sequence[Reply]]]:
+def gathered(rnd: Round, name: str) -> Phases[tuple[Lent, list[int], Sequence[Reply]]]:
     """Ask for the sums of all sites that have sent none.
 
     Returns what tasks name of the features, the sites whose sums are there, and the replies that
@@ -198,9 +190,7 @@ def gathered(
     return lent, senders, replies
 
 
-def _protected(
-    rnd: Round, name: str, protection: Protection
-) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+def _protected(rnd: Round, name: str, protection: Protection) -> Phases[dict[str, list[ModelRef]]]:
     """Solve from noisy sums, once of each site, and ask for nothing else."""
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, RELEASED)]
     if not fresh:
@@ -237,7 +227,7 @@ def variance_of(metrics: Mapping[str, float]) -> float:
     return min(max(metrics[NOISE_SHARE], 1.0), max(metrics[ADDED], 1.0))
 
 
-def _middle(rnd: Round, sites: Sequence[int]) -> Generator[Sequence[Task], Sequence[Reply], None]:
+def _middle(rnd: Round, sites: Sequence[int]) -> Phases[None]:
     """Make the middle of all images from noisy totals. Raises RunError where none came."""
     replies = yield [rnd.task(site, RELEASE, 0, {}, **named(rnd, FILTERS)) for site in sites]
     every = [row[TOTALS] for _, row in sent(rnd, replies, TOTALS)]
@@ -264,7 +254,7 @@ def _fixed_size(rnd: Round, name: str) -> int:
 
 def _solution(
     rnd: Round, sums: Sums, prior: Tensor, lent: Mapping[str, Sequence[ModelRef]]
-) -> Generator[Sequence[Task], Sequence[Reply], tuple[Solution, float]]:
+) -> Phases[tuple[Solution, float]]:
     """Return what sums of all sites make with the best lambda and temperature, and how likely.
 
     prior: as of `mean_mix`. lent: what tasks name beside.
@@ -280,7 +270,7 @@ def _solution(
 
 def _with_own(
     rnd: Round, solution: Solution, lent: Mapping[str, Sequence[ModelRef]]
-) -> Generator[Sequence[Task], Sequence[Reply], Solution]:
+) -> Phases[Solution]:
     """Return the solution with the weight of a site's own images that all sites vote for."""
     newest = rnd.pool.put(solution.to_params(), SOLUTION)
     best, _ = yield from elected(rnd, NONE_FIRST, {SOLUTION: [newest], **lent})
@@ -293,16 +283,14 @@ def named(rnd: Round, *made: str) -> dict[str, list[ModelRef]]:
     return {role: [rnd.pool.common(role)] for role in made if rnd.pool.has(SERVER_SITE, role)}
 
 
-def features_of(
-    rnd: Round, name: str
-) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+def features_of(rnd: Round, name: str) -> Phases[dict[str, list[ModelRef]]]:
     """Have the features, learned where these are to be; return what tasks name of them."""
     if not rnd.pool.has(SERVER_SITE, FILTERS):
         yield from _learned(rnd, name)
     return named(rnd, FILTERS)
 
 
-def _learned(rnd: Round, name: str) -> Generator[Sequence[Task], Sequence[Reply], None]:
+def _learned(rnd: Round, name: str) -> Phases[None]:
     """Learn the features from the sums of all sites, where these are to be learned."""
     if name == FROZEN:
         rnd.pool.put(rnd.pool.read(rnd.pool.common()), FILTERS)
@@ -328,7 +316,7 @@ def _learned(rnd: Round, name: str) -> Generator[Sequence[Task], Sequence[Reply]
 
 def elected(
     rnd: Round, before: Tensor, models: Mapping[str, Sequence[ModelRef]]
-) -> Generator[Sequence[Task], Sequence[Reply], tuple[int, float]]:
+) -> Phases[tuple[int, float]]:
     """Let all sites vote; return the number of the likeliest candidate, and its log-likelihood.
 
     Of equal ones it is the first. before: [N], what is added to each one's log-likelihood of all

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
+from fedapp.ground.rng import numpy_stream
 from fedapp.learn.features import FeatureMap, LearnedFeatures
 from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
 from fedapp.learn.params import Params
@@ -15,8 +16,6 @@ from fedapp.learn.priors import alike, class_mix, site_mix, weighted
 from fedapp.learn.uncertainty import pieces
 from fedapp.messages.protocol import Evaluation, Task
 from fedapp.methods.base import SiteContext, SiteReport
-from fedapp.methods.closed_form._answers import counts, deciding
-from fedapp.methods.closed_form._calibration import bounded
 from fedapp.methods.closed_form._contents import (
     ALIKE,
     COUNT,
@@ -25,27 +24,21 @@ from fedapp.methods.closed_form._contents import (
     GUESS,
     LEARN,
     LOGLIK,
+    MIDDLE,
     OWN_WEIGHTS,
     RELEASE,
     RIDGES,
     SOLUTION,
     STEP,
     TEMPERATURES,
+    TOTALS,
     WORST,
     Solution,
     owed,
 )
-from fedapp.methods.closed_form._coordinates import Coordinates
-from fedapp.methods.closed_form._discriminant import Guesses, Sums
-from fedapp.methods.closed_form._features import FROZEN, features_for
-from fedapp.methods.closed_form._protected import chosen_at_home
-from fedapp.methods.closed_form._released import (
-    MIDDLE,
-    TOTALS,
-    Released,
-    shortened,
-    totals,
-)
+from fedapp.methods.closed_form._discriminant import Guesses, Sums, bounded
+from fedapp.methods.closed_form._features import FROZEN, Coordinates, features_for
+from fedapp.methods.closed_form._protected import Released, chosen_at_home, shortened, totals
 
 _READ: dict[str, Solution] = {}
 """The solution that this process read last, by digest: all its sites ask for the same."""
@@ -116,7 +109,7 @@ class ClosedSite:
         return Sums.of(known, data.labels, other, data.num_classes)
 
     def released(self, task: Task) -> Params:
-        """Return the row that a task asks for, without noise: see `_released`."""
+        """Return the row that a task asks for, without noise: see `_protected`."""
         data, middle, role = self.site.data, None, owed(task)
         if role != TOTALS:
             middle = self.site.contents(task.models[MIDDLE][0])[MIDDLE]
@@ -277,3 +270,40 @@ class ClosedSite:
 
         found: Tensor = self.site.cache.found(("features", self.made, part), made)
         return found
+
+
+def counts(site: SiteContext) -> Tensor:
+    """Return the numbers of labelled images of each class, [C]; of findings without, with: [F, 2].
+
+    Where a finding was not read, the image counts in neither.
+    """
+    if site.data.finds:
+        labels = site.data.labels.cpu()
+        return torch.stack([(labels == 0).sum(0), (labels == 1).sum(0)], 1)
+    return torch.bincount(site.data.labels.cpu(), minlength=site.data.num_classes)
+
+
+def judged(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what answers are held against: N samples of C classes [N, C], labels [N], group [N].
+
+    An image is a sample, all of one group. Of findings, answers and labels [n, F], each that was
+    read is one, of two classes; its group is the finding.
+    """
+    if labels.ndim == 1:
+        return answers, labels, torch.zeros_like(labels)
+    image, of = (labels >= 0).nonzero(as_tuple=True)
+    there = answers[image, of]
+    return torch.stack([1 - there, there], 1), labels[image, of], of
+
+
+def deciding(site: SiteContext) -> Tensor:
+    """Return the validation images whose labels may decide something, int64 [n].
+
+    On a real site all have labels that the site gave. In simulation all are there for measuring,
+    but a site decides by as large a share as it has labels of its training images.
+    """
+    count = len(site.data.val_labels)
+    if site.data.audit is None:
+        return torch.arange(count)
+    order = numpy_stream(site.seed, "deciding", site.data.site).permutation(count)
+    return torch.from_numpy(order[: round(site.data.mu * count)])

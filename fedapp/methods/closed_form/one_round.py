@@ -9,7 +9,7 @@ their unlabelled images, and class means are made of these too; from here on the
 their odds alone. The features are fixed, by name (`learn.features`): all of it takes seconds.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -18,15 +18,24 @@ from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass
 from torch import nn
 
+from fedapp.ground.errors import Incompatibility
 from fedapp.ground.settings import CLOSED
-from fedapp.learn.features import DEFAULT_FEATURES, feature_class
-from fedapp.learn.networks.base import Network, NetworkSettings
+from fedapp.learn.features import DEFAULT_FEATURES
+from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
 from fedapp.learn.predictors import Predictor
 from fedapp.messages.protocol import EVALUATE, Evaluation, Reply, SiteFacts, Task
 from fedapp.methods._summed import NOISE_SHARE
-from fedapp.methods.base import Arrived, Method, MethodState, Round, SiteContext, SiteReport
-from fedapp.methods.closed_form._checks import check_closed, check_owed
+from fedapp.methods.base import (
+    Arrived,
+    ImageLevel,
+    Method,
+    MethodState,
+    Phases,
+    Round,
+    SiteContext,
+    SiteReport,
+)
 from fedapp.methods.closed_form._contents import (
     ALIKE,
     GUESSED,
@@ -34,19 +43,22 @@ from fedapp.methods.closed_form._contents import (
     RELEASE,
     SOLUTION,
     Solution,
+    check_closed,
+    check_owed,
     closed_schemas,
     lasting,
     owed,
 )
 from fedapp.methods.closed_form._features import (
     FeatureName,
+    feature_incompatibilities,
     learned_features,
-    unfit_features,
 )
 from fedapp.methods.closed_form._findings import finding_schemas, side_of, solved
-from fedapp.methods.closed_form._released import SENSITIVITY
+from fedapp.methods.closed_form._protected import SENSITIVITY
 from fedapp.methods.closed_form._server import MOST_GUESSES
 from fedapp.methods.closed_form._site import ClosedSite
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 
 
 @plain_dataclass(frozen=True)
@@ -68,12 +80,24 @@ class Solved(MethodState):
         }
 
 
+class NoisySums(ImageLevel):
+    """What leaves a site are sums, once, with noise."""
+
+    def released(self, task: Task, site: SiteContext) -> frozenset[str]:
+        """Return what the task asks for."""
+        return frozenset({owed(task)} - {""})
+
+    def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
+        """Return what one image changes in the sums that get noise."""
+        return {owed(task): SENSITIVITY} if task.action == RELEASE else {}
+
+
 @dataclass(frozen=True, config=CLOSED)
 class OneRound(Method[Solved]):
     """Fields are the method's hyper-parameters."""
 
     name: ClassVar[str] = "one_round"
-    image_level: ClassVar[bool] = True
+    image_level: ClassVar[ImageLevel | None] = NoisySums()
     sums_suffice: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = (*ALIKE, NOISE_SHARE)
     state: ClassVar[type[MethodState]] = Solved
@@ -94,9 +118,7 @@ class OneRound(Method[Solved]):
 
     # --- server -----------------------------------------------------------------------------------
 
-    def server_round(
-        self, state: Solved, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], Solved]:
+    def server_round(self, state: Solved, rnd: Round) -> Phases[Solved]:
         """Solve where sums of new sites came; let every site measure."""
         lent = yield from solved(rnd, self.features, self.answer == "tuned", self.guesses)
         yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
@@ -106,10 +128,20 @@ class OneRound(Method[Solved]):
         found = Solution.from_params(params)
         return Solved(found.ridge, found.temperature, found.own_weight, found.guessed)
 
-    needs_mean = "it adds sums of sites, and averages no models"
-    needs_labels = ""  # the server's own images are in the sums
-    needs_unclipped = "it sends sums, and no models"
-    needs_classes = ""
+    unsupported: ClassVar = {
+        "split.labels": "",  # the server's own images are in the sums
+        "rounds.robust": "it adds sums of sites, and averages no models",
+        "privacy.clip": "it sends sums, and no models",
+        "data.findings": "",
+    }
+
+    def incompatibilities(
+        self, conditions: Conditions, why: Reasons = NO_REASONS
+    ) -> list[Incompatibility]:
+        """Features that cannot be had; learned ones, where single images are protected."""
+        reasons = {"privacy.epsilon": learned_features(self.features)}
+        found = super().incompatibilities(conditions, {**reasons, **why})
+        return found + feature_incompatibilities(self.features, conditions)
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Sums, votes, and what the server makes of them."""
@@ -127,30 +159,9 @@ class OneRound(Method[Solved]):
         """Refuse sums that no images of this site have."""
         check_closed(arrived, facts)
 
-    def released(self, task: Task, site: SiteContext) -> frozenset[str]:
-        """Return what the task asks for."""
-        return frozenset({owed(task)} - {""})
-
-    def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
-        """Return what one image changes in the sums that get noise."""
-        return {owed(task): SENSITIVITY} if task.action == RELEASE else {}
-
-    @property
-    def needs_open(self) -> str:
-        """Fixed features alone."""
-        return learned_features(self.features)
-
     def summed(self, task: Task) -> Mapping[str, bool]:
         """All that sites send are sums."""
         return {role: False} if (role := owed(task)) else {}
-
-    def unfit(self, model: NetworkSettings) -> str:
-        """Whether the features can be had of it."""
-        return unfit_features(self.features, model)
-
-    def misfit(self, inputs: tuple[int, ...]) -> str:
-        """Whether the features take such inputs."""
-        return feature_class(self.features).misfit(inputs)
 
     # --- site -------------------------------------------------------------------------------------
 
@@ -168,12 +179,9 @@ class OneRound(Method[Solved]):
         results = site.cache.found("measured", measured, of=solution)
         return SiteReport(evaluations=results, holds=lasting(task))
 
-    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
-        """Return the answer that is used."""
-        return self.single(self.answer, task, site)
-
-    def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
+    def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
         """Return one head over the features, times a class mix."""
+        answer = answer or self.answer
         return {answer: self._closed(task, site).predictor(answer, task)}
 
     def _closed(self, task: Task, site: SiteContext) -> ClosedSite:

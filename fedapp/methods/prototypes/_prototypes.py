@@ -9,7 +9,7 @@ answer is the server's encoder with the mean of the helpers' prototypes.
 """
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
@@ -48,11 +48,12 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.averaging.base import WARM_UP, averaged, work_of
+from fedapp.methods.averaging.base import WARM_UP, aggregate_round, work_of
 from fedapp.methods.base import (
     Arrived,
     Method,
     MethodState,
+    Phases,
     PoolView,
     Round,
     SiteContext,
@@ -135,12 +136,10 @@ class WithPrototypes(Method[Helpers]):
     """What a site uses: the server's model with the helpers' prototypes, or its own with its own.
     """
 
-    def server_round(
-        self, state: Helpers, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], Helpers]:
+    def server_round(self, state: Helpers, rnd: Round) -> Phases[Helpers]:
         """Average the models of those that learned, by numbers of images; lend prototypes."""
         lent = state.lent(rnd.pool)
-        newest = yield from averaged(rnd, self.weight, lent={PROTOTYPES: lent})
+        newest = yield from aggregate_round(rnd, self.weight, extra_payloads={PROTOTYPES: lent})
         state = state.after(rnd, self.helper_count, self.helper_rounds)
         lent = state.lent(rnd.pool)
         yield [rnd.task(k, EVALUATE, server=[newest], prototypes=lent) for k in rnd.sites]
@@ -211,12 +210,9 @@ class WithPrototypes(Method[Helpers]):
                 results |= site.evaluate("val", "test", answer=answer)
         return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
 
-    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
-        """Return the answer that is used."""
-        return self.single(self.answer, task, site)
-
-    def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
-        """Return the one or the other."""
+    def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
+        """Return the common answer or the site's own."""
+        answer = answer or self.answer
         with self.answering(answer, task, site):
             return {answer: Predictor(site.params(), distance=self.distance)}
 
@@ -263,7 +259,7 @@ class WithPrototypes(Method[Helpers]):
         encoder = {name for name, _ in model.named_parameters()} - head_names(model)
         return {f"{SQUARE}{name}": torch.zeros_like(w_0[name]) for name in encoder}
 
-    needs_unclipped = "it sends prototypes beside models"
+    unsupported: ClassVar = {"privacy.clip": "it sends prototypes beside models"}
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Prototypes with their mask."""

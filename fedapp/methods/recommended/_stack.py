@@ -5,7 +5,7 @@ of all sites' validation images (`learn.calibration`). They err on other images,
 is better than either (docs/research/one_round.md).
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,16 +18,14 @@ from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, SCALE, Form, OverF
 from fedapp.learn.params import Params, Schema, all_finite, tensors_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.uncertainty import at_once, features_of, pieces
-from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
-from fedapp.methods.base import Arrived, Round, SiteContext
-from fedapp.methods.closed_form._answers import deciding
-from fedapp.methods.closed_form._calibration import Fit
-from fedapp.methods.closed_form._checks import MEND
-from fedapp.methods.closed_form._contents import SOLUTION
+from fedapp.messages.protocol import ModelRef, SiteFacts, Task
+from fedapp.methods.base import Arrived, Phases, Round, SiteContext
+from fedapp.methods.closed_form._contents import MEND, SOLUTION
 from fedapp.methods.closed_form._discriminant import COUNTS
 from fedapp.methods.closed_form._findings import side_of
 from fedapp.methods.closed_form._server import sent
-from fedapp.methods.closed_form._site import ClosedSite
+from fedapp.methods.closed_form._site import ClosedSite, deciding
+from fedapp.methods.recommended._calibration import Fit
 
 STACK, FITTED = "stack", "fitted"
 """Roles: the weights that the server sends, and the sums that sites answer with."""
@@ -59,7 +57,7 @@ def fitted(
     weights: tuple[float, ...],
     network: ModelRef,
     lent: Mapping[str, Sequence[ModelRef]],
-) -> Generator[Sequence[Task], Sequence[Reply], tuple[float, ...]]:
+) -> Phases[tuple[float, ...]]:
     """Take Newton's steps from these weights, for the newest network; return the next ones.
 
     lent: what tasks of the closed form name.

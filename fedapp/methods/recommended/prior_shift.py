@@ -23,7 +23,7 @@ the site is right on it; what all sites count, and the weights of network and cl
 all findings together. What was not read teaches and counts nothing.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import ClassVar, Literal, Self
@@ -35,10 +35,9 @@ from torch import Tensor, nn
 
 from fedapp.data.parts import TEST, UNLABELLED, VAL
 from fedapp.evaluation.intervals import wilson
-from fedapp.ground.errors import ProtocolError
+from fedapp.ground.errors import Incompatibility, ProtocolError
 from fedapp.ground.settings import CLOSED, Share
-from fedapp.learn.features import feature_class
-from fedapp.learn.networks.base import Network, NetworkSettings
+from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.priors import class_mix, mixed, mixture_weights, site_mix, weighted
@@ -54,31 +53,38 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.averaging.base import WARM_UP, averaged, trained_alone, work_of
+from fedapp.methods.averaging.base import WARM_UP, aggregate_round, trained_alone, work_of
 from fedapp.methods.base import (
     Arrived,
     Method,
     MethodState,
+    Phases,
     Round,
     SiteContext,
     SiteReport,
     check_counts,
 )
-from fedapp.methods.closed_form._answers import counts, deciding, judged
-from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
     ACTIONS,
     ALIKE,
     FILTERS,
     OPTIONAL,
     SOLUTION,
+    check_closed,
+    check_owed,
     closed_schemas,
     lasting,
     owed,
 )
-from fedapp.methods.closed_form._features import NO_FEATURES, FeatureNameOrNone, unfit_features
+from fedapp.methods.closed_form._features import (
+    NO_FEATURES,
+    FeatureNameOrNone,
+    feature_incompatibilities,
+)
 from fedapp.methods.closed_form._findings import finding_schemas, side_of, solved
 from fedapp.methods.closed_form._server import MOST_GUESSES
+from fedapp.methods.closed_form._site import counts, deciding, judged
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 from fedapp.methods.recommended._corrected import corrected
 from fedapp.methods.recommended._stack import (
     FIT,
@@ -119,8 +125,7 @@ class PriorShift(Method[Sure]):
     sums_suffice: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ("learned_from", *SURE, *ALIKE)
     state: ClassVar[type[MethodState]] = Sure
-    needs_plain = ""
-    needs_classes = ""
+    unsupported: ClassVar = {"training.uneven": "", "data.findings": ""}
     optional: ClassVar[frozenset[str]] = OPTIONAL
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
@@ -141,15 +146,13 @@ class PriorShift(Method[Sure]):
 
     # --- server -----------------------------------------------------------------------------------
 
-    def server_round(
-        self, state: Sure, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], Sure]:
+    def server_round(self, state: Sure, rnd: Round) -> Phases[Sure]:
         """Average; let every site measure, and add up how often sure answers are right."""
         numbers = {name: getattr(state, name) for name in SURE}
         lent: dict[str, list[ModelRef]] = {}
         if self.closed != NO_FEATURES:
             lent = yield from self._lent(state, rnd)
-        newest = yield from averaged(rnd, self.weight, numbers=numbers, lent=lent)
+        newest = yield from aggregate_round(rnd, self.weight, numbers, extra_payloads=lent)
         stack = state.stack
         if lent:
             stack = yield from fitted(rnd, stack, newest, lent)
@@ -160,9 +163,7 @@ class PriorShift(Method[Sure]):
         sure = {name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
         return Sure(**sure, stack=stack)
 
-    def _lent(
-        self, state: Sure, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], dict[str, list[ModelRef]]]:
+    def _lent(self, state: Sure, rnd: Round) -> Phases[dict[str, list[ModelRef]]]:
         """Solve the closed form where sums came; before any training, let sites measure it."""
         lent = yield from solved(rnd, self.closed, True, self.guesses)
         if not rnd.number:
@@ -180,23 +181,24 @@ class PriorShift(Method[Sure]):
         common = self.answer == "common" and not self.alone and self.closed != NO_FEATURES
         return "recommended" if common else self.name
 
-    @property
-    def needs_labels(self) -> str:
-        """Pseudo-labels do without, unless they are to count by how often they are right."""
-        if not self.pseudo_labels:
-            return super().needs_labels
-        return "its sites count which pseudo-labels are right: set method.weigh=false" * self.weigh
+    def incompatibilities(
+        self, conditions: Conditions, why: Reasons = NO_REASONS
+    ) -> list[Incompatibility]:
+        """Labels, where pseudo-labels are to count by how often they are right; a closed form."""
+        reasons = {}
+        if self.pseudo_labels:
+            counted = "its sites count which pseudo-labels are right: set method.weigh=false"
+            reasons["split.labels"] = counted if self.weigh else ""
+        if self.closed != NO_FEATURES:
+            closed = "it sends sums beside models (method.closed=none: it does not)"
+            reasons["privacy.clip"] = closed
+        found = super().incompatibilities(conditions, {**reasons, **why})
+        return found + feature_incompatibilities(self.closed, conditions)
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
         """What the site says that it learned from, pseudo-labels by their weight."""
         said = reply.metrics.get("learned_from", 0.0)
         return min(max(said, 0.0), facts.labelled + facts.unlabelled)
-
-    @property
-    def needs_unclipped(self) -> str:
-        """Clipping and noise cover models alone."""
-        none = self.closed == NO_FEATURES
-        return "" if none else "it sends sums beside models (method.closed=none: it does not)"
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """What the closed form and the stack send, where there is a closed form."""
@@ -227,14 +229,6 @@ class PriorShift(Method[Sure]):
         """Sums for the closed form and the stack, else models."""
         role = FITTED if task.action == FIT else owed(task)
         return {role: False} if role else super().summed(task)
-
-    def unfit(self, model: NetworkSettings) -> str:
-        """Whether the closed form's features can be had of it."""
-        return unfit_features(self.closed, model)
-
-    def misfit(self, inputs: tuple[int, ...]) -> str:
-        """Whether the closed form's features take such inputs."""
-        return "" if self.closed == NO_FEATURES else feature_class(self.closed).misfit(inputs)
 
     # --- site -------------------------------------------------------------------------------------
 
@@ -351,8 +345,14 @@ class PriorShift(Method[Sure]):
             results[part] = site.evaluation(answers.float(), site.labelled_part(part)[1])
         return SiteReport(metrics=sure, evaluations=results)
 
-    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
-        """Return the common model, the tuned one and the one trained alone, as far as used."""
+    def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
+        """Return the common model, the tuned one and the one trained alone, as far as used.
+
+        answer: "common" or "tuned", times the site's class mix, or "alone"; or that of the closed
+        form by itself, as the one alone is where no network is trained alone.
+        """
+        if answer:
+            return self._single(answer, task, site)
         mix, [found] = self._answers(task, site, VAL)
         val = self._chosen(found)
         trust = self._trust(val, site, deciding(site)).tolist()
@@ -361,11 +361,8 @@ class PriorShift(Method[Sure]):
             for name, weight in zip(val, trust, strict=True)
         }
 
-    def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
-        """Return the common or the tuned model times the site's class mix, or the one alone.
-
-        Or the closed form's by itself, and the one alone where that is the closed form's.
-        """
+    def _single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
+        """Return what gives this one answer."""
         if answer == ONE_ROUND or (answer == "alone" and not self.alone):
             of = "tuned" if answer == ONE_ROUND else answer
             return {answer: side_of(self.closed, task, site).predictor(of, task)}

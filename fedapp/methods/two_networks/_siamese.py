@@ -67,7 +67,8 @@ class Siamese(Averaging):
         """The number of images learned from: all of the site's, as in Eq. 2."""
         return super().weight(facts, reply) if self.consistency_weight else facts.labelled
 
-    needs_labels = ""  # sites learn from J alone (Eq. 8); without it the server learns by itself
+    unsupported: ClassVar = {"split.labels": ""}
+    """Sites learn from J alone (Eq. 8); without it the server learns by itself."""
 
     def memory(self, model: nn.Module, w_0: Params) -> Params:
         """The site's local epochs so far."""
@@ -120,12 +121,12 @@ class TwoNetworks(Siamese):
     beside it. Both are averaged.
     """
 
-    beside: ClassVar[tuple[str, ...]] = (ONLINE,)
+    extra_roles: ClassVar[tuple[str, ...]] = (ONLINE,)
 
     largest_decay: Share = 0.999
     """alpha_max: largest decay of the target."""
 
-    needs_unclipped = "it sends a second network beside models"
+    unsupported: ClassVar = {"privacy.clip": "it sends a second network beside models"}
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """The online network."""
@@ -163,10 +164,10 @@ class TwoNetworks(Siamese):
         site.load(task.models[ONLINE][0])
         return results | site.evaluate("val", "test", answer=ONLINE)
 
-    def single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
+    def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
         """Return the target, the site's own, or the online network."""
         if answer != ONLINE:
-            return super().single(answer, task, site)
+            return super().used(task, site, answer)
         site.load(task.models[ONLINE][0])
         return {answer: Predictor(site.params())}
 

@@ -16,7 +16,7 @@ it says of Pi and MT. The authors' code has it as here.
 """
 
 import math
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass as plain
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -31,8 +31,8 @@ from fedapp.ground.settings import CLOSED, Count, Share
 from fedapp.learn.layers import layers_of
 from fedapp.learn.params import Params, Schema
 from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, Task
-from fedapp.methods.averaging.base import averaged, measurements
-from fedapp.methods.base import Arrived, MethodState, Round, Sent, SiteContext, SiteReport
+from fedapp.methods.averaging.base import aggregate_round, measurements
+from fedapp.methods.base import Arrived, MethodState, Phases, Round, Sent, SiteContext, SiteReport
 from fedapp.methods.two_networks._siamese import ONLINE, SAME_VERSION, TwoNetworks, require_layers
 from fedapp.methods.two_networks._target import divergences
 
@@ -100,9 +100,7 @@ class FedSiamD(TwoNetworks):
 
     # --- server -----------------------------------------------------------------------------------
 
-    def server_round(
-        self, state: MethodState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+    def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:
         """Tell the boundary, average both networks, take note of the FSM values."""
         assert isinstance(state, Divergences)
         found: list[float] = []
@@ -110,7 +108,7 @@ class FedSiamD(TwoNetworks):
         tau = self.share(rnd.number, rnd.last)
         numbers = {SHARE: tau, BOUNDARY: boundary(state.rounds, tau)}
 
-        def hear(replies: Sequence[Reply]) -> None:
+        def on_replies(replies: Sequence[Reply]) -> None:
             nonlocal sent, whole
             sizes = sizes_of(rnd.pool.read(rnd.pool.common(ONLINE)))
             for reply in replies:
@@ -121,8 +119,8 @@ class FedSiamD(TwoNetworks):
                     sent += sum(sizes[layer] for layer in asked(numbers, values))
                     whole += sum(sizes.values())
 
-        yield from averaged(rnd, self.weight, numbers=numbers, beside=self.beside, hear=hear)
-        yield measurements(rnd, self.beside)
+        yield from aggregate_round(rnd, self.weight, numbers, self.extra_roles, on_replies)
+        yield measurements(rnd, self.extra_roles)
         if not found:
             return state
         return Divergences((*state.rounds, tuple(found))[-self.calm_rounds :], sent, whole)

@@ -20,7 +20,7 @@ all of the site's rounds; before the site's first step the teacher is w.
 """
 
 import copy
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -41,12 +41,12 @@ from fedapp.messages.protocol import EVALUATE, SERVER_SITE, ModelRef, Reply, Tas
 from fedapp.methods.averaging.base import (
     WARM_UP,
     Averaging,
-    averaged,
+    aggregate_round,
     common,
     measurements,
     work_of,
 )
-from fedapp.methods.base import MethodState, Round, SiteContext, SiteReport
+from fedapp.methods.base import MethodState, Phases, Round, SiteContext, SiteReport
 from fedapp.methods.two_networks._target import decay, follow
 
 STEPS, TEACHER = "steps", "teacher."
@@ -75,11 +75,12 @@ class RscFed(Averaging):
     largest_decay: Share = 0.999
     """alpha_max, of the teacher."""
 
-    needs_images = True  # of weak views
-    needs_labels = ""  # sites learn from their teachers
-    needs_mean = (
-        "a site is in several subsets, so it would vote on itself, and their weights be lost"
-    )
+    unsupported: ClassVar = {
+        "split.labels": "",  # sites learn from their teachers
+        "rounds.robust": "a site is in several subsets, so it would vote on itself, and their "
+        "weights be lost",
+        "method.name": "learns from random views of images",
+    }
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled and an unlabelled image for each of a batch."""
@@ -92,18 +93,16 @@ class RscFed(Averaging):
 
     # --- server -----------------------------------------------------------------------------------
 
-    def server_round(
-        self, state: MethodState, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], MethodState]:
+    def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:
         """Average sub-consensus models, drawn subset by subset; the warm-up is all methods'."""
         if rnd.number == 0:
-            yield from averaged(rnd, self.weight)
+            yield from aggregate_round(rnd, self.weight)
         else:
             yield from self._consensus(rnd)
         yield measurements(rnd)
         return state
 
-    def _consensus(self, rnd: Round) -> Generator[Sequence[Task], Sequence[Reply], None]:
+    def _consensus(self, rnd: Round) -> Phases[None]:
         parts: list[tuple[float, ModelRef]] = []
         for phase, sites in enumerate(self.drawn(rnd)):
             replies = yield [rnd.task(k, "train", phase, {}, **common(rnd)) for k in sites]

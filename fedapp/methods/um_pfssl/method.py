@@ -14,14 +14,14 @@ DEVIATION: `mutual_information`, as `corr_variant` or `label_variant`, is ours; 
 """
 
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.errors import Contradiction
+from fedapp.ground.errors import Contradiction, Incompatibility
 from fedapp.ground.rng import seeded
 from fedapp.ground.settings import CLOSED, Count, NonNegative
 from fedapp.learn.metrics import predict
@@ -34,6 +34,7 @@ from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, ScoredRef, Si
 from fedapp.methods.base import (
     Method,
     MethodState,
+    Phases,
     Round,
     SiteContext,
     SiteReport,
@@ -41,6 +42,7 @@ from fedapp.methods.base import (
     warm_up,
     warm_ups,
 )
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 from fedapp.methods.um_pfssl.costs import cost_bound, cost_greedy
 from fedapp.methods.um_pfssl.helperlists import HelperLists, check_list
 from fedapp.methods.um_pfssl.relation import (
@@ -70,7 +72,6 @@ class UmPfssl(Method[HelperLists]):
 
     name: ClassVar[str] = "um_pfssl"
     state: ClassVar[type[MethodState]] = HelperLists
-    asks_peers: ClassVar[bool] = True
     joins_at: ClassVar[float] = 1
 
     helper_list_size: Annotated[int, Field(ge=1, le=64)] = PAPER_M
@@ -104,18 +105,22 @@ class UmPfssl(Method[HelperLists]):
             rule = "num_replaced must be below helper_list_size"
             raise Contradiction(rule, "helper_list_size", "num_replaced")
 
-    def misfits(self, num_clients: int) -> Mapping[str, str]:
+    unsupported: ClassVar = {"split.labels": ""}
+    """A site may have helpers that have labels: the server is one."""
+
+    def incompatibilities(
+        self, conditions: Conditions, why: Reasons = NO_REASONS
+    ) -> list[Incompatibility]:
         """More places than there are sites; the paper's 5 pass anywhere, and count as all sites."""
-        if self.helper_list_size <= max(num_clients, PAPER_M):
-            return {}
-        rule = f"must be at most split.num_clients = {num_clients}: a list has one model of a site"
-        return {"helper_list_size": rule}
+        found, clients = super().incompatibilities(conditions, why), conditions.split.num_clients
+        if self.helper_list_size > max(clients, PAPER_M):
+            rule = f"must be at most split.num_clients = {clients}: a list has one model of a site"
+            found.append(Incompatibility("method.helper_list_size", rule))
+        return found
 
     # --- server -----------------------------------------------------------------------------------
 
-    def server_round(
-        self, state: HelperLists, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], HelperLists]:
+    def server_round(self, state: HelperLists, rnd: Round) -> Phases[HelperLists]:
         """Algorithm 1, one round."""
         if rnd.number == 0:
             yield [rnd.task(site, "warmup") for site in rnd.everybody]
@@ -176,8 +181,6 @@ class UmPfssl(Method[HelperLists]):
         others = _strangers(site, helpers, peers)
         drawn = rnd.stream("newcomers", site).permutation(len(others))[:wanted]
         return [rnd.pool.latest(others[i]) for i in drawn.tolist()]
-
-    needs_labels = ""  # a site may have helpers that have labels: the server is one
 
     def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
         """A helper list in its order, without the site itself; nothing new of a search."""

@@ -80,7 +80,7 @@ class FinalModels:
     def load(self, site: int) -> Network:
         """Load a site's final model into the network and return it."""
         ref = self._pool.latest(SERVER_SITE)
-        if ref.version == 0 or self._experiment.method.asks_peers:  # it is no common model
+        if ref.version == 0 or self._experiment.method.joins_at > 0:  # it is no common model
             ref = self._pool.latest(site)
         owner, transport = f"final model of site {site}", self._experiment.transport
         shared = from_bytes(self._pool.get(ref.digest), self._shared, owner, transport)

@@ -24,6 +24,7 @@ from fedapp.methods.bags._bagged import shared, shares_of
 from fedapp.methods.bags.fedllp import FedLLP
 from fedapp.methods.bags.fedpl import FedPL, labels_of
 from fedapp.methods.bags.fedul import FedUL, own_mix
+from fedapp.methods.incompatibilities import Conditions
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.methods.conformance import (
@@ -131,23 +132,28 @@ def test_a_site_with_nothing_sends_nothing():
     assert trained(FedUL(), data_of(0, 4)).params is None
 
 
+def unlearnable(method, data):
+    """What keeps a site's data from teaching, and the remedy."""
+    return [(one.reason, one.remedy) for one in method.incompatibilities(Conditions(site=data))]
+
+
 def test_from_bags_that_do_not_tell_the_classes_apart_it_cannot_learn():
     even = torch.full((4, 3), 1 / 3, dtype=torch.float64)
-    what, remedy = FedUL().unlearnable(bagged(torch.arange(8) % 4, even))
+    [(what, remedy)] = unlearnable(FedUL(), bagged(torch.arange(8) % 4, even))
     assert what.startswith("its 4 bags do not tell 3 classes apart") and "give more" in remedy
     for method in (FedPL(), FedLLP()):  # these ask for no rank
-        assert method.unlearnable(bagged(torch.arange(8) % 4, even)) is None
+        assert unlearnable(method, bagged(torch.arange(8) % 4, even)) == []
 
 
 def test_a_bag_without_images_tells_nothing():
     """The first three rows are of full rank; the site has images of two of them."""
-    assert FedUL().unlearnable(bagged(torch.arange(6) % 3)) is None
-    what, _ = FedUL().unlearnable(bagged(torch.arange(6) % 2))
+    assert unlearnable(FedUL(), bagged(torch.arange(6) % 3)) == []
+    [(what, _)] = unlearnable(FedUL(), bagged(torch.arange(6) % 2))
     assert what == "there are 2 bags, but 3 classes in them"
 
 
 def test_a_site_without_bags_is_no_hindrance():
-    assert FedUL().unlearnable(data_of(6)) is FedUL().unlearnable(data_of(0, 4)) is None
+    assert unlearnable(FedUL(), data_of(6)) == unlearnable(FedUL(), data_of(0, 4)) == []
 
 
 def test_the_proximal_term_is_fedprox_and_the_l1_term_is_the_sign():

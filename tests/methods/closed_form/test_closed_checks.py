@@ -12,8 +12,6 @@ from fedapp.learn.features.patches import PLACES, Patches
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.protocol import Incoming, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.base import Arrived
-from fedapp.methods.closed_form._calibration import Fit
-from fedapp.methods.closed_form._checks import check_closed, check_owed
 from fedapp.methods.closed_form._contents import (
     COUNT,
     FILTERS,
@@ -29,6 +27,8 @@ from fedapp.methods.closed_form._contents import (
     VOTE,
     VOTES,
     WORST,
+    check_closed,
+    check_owed,
     owed,
 )
 from fedapp.methods.closed_form._discriminant import (
@@ -41,6 +41,7 @@ from fedapp.methods.closed_form._discriminant import (
     Sums,
 )
 from fedapp.methods.closed_form.one_round import OneRound
+from fedapp.methods.recommended._calibration import Fit
 from fedapp.methods.recommended._stack import FITTED, NUMBERS, STACK, check_fitted
 from tests.methods.conformance import Deal, play, toy
 

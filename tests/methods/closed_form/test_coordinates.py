@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedapp.learn.features import build_features
-from fedapp.methods.closed_form._coordinates import AT_ONCE, EVEN, SPREAD, Coordinates, made_up
+from fedapp.methods.closed_form._features import AT_ONCE, EVEN, SPREAD, Coordinates, made_up
 
 HERE = torch.tensor([0.3, 0.1], dtype=torch.float64)
 

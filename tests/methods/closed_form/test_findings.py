@@ -9,10 +9,8 @@ import fedapp
 from fedapp.ground.errors import ProtocolError
 from fedapp.messages.protocol import SiteFacts
 from fedapp.methods.base import Arrived
-from fedapp.methods.closed_form._calibration import FAR
-from fedapp.methods.closed_form._checks import check_closed
-from fedapp.methods.closed_form._contents import GUESSES, RIDGES, SUMS
-from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, pairs
+from fedapp.methods.closed_form._contents import GUESSES, RIDGES, SUMS, check_closed
+from fedapp.methods.closed_form._discriminant import UNSEEN_CLASS_GAP, Classes, Guesses, Sums, pairs
 from fedapp.methods.closed_form._findings import _heads, logits, sums_of
 
 
@@ -62,7 +60,8 @@ def test_sums_are_added_whatever_the_split():
 
 def test_a_finding_that_no_image_shows_or_all_do_has_no_slope():
     weights, biases = torch.randn(2, 4), torch.randn(2)
-    for counts, expected in (([5, 0], -FAR), ([0, 5], FAR), ([0, 0], 0.0)):
+    gap = UNSEEN_CLASS_GAP
+    for counts, expected in (([5, 0], -gap), ([0, 5], gap), ([0, 0], 0.0)):
         weight, bias = logits(torch.tensor(counts), weights, biases)
         assert not weight.any() and bias == expected
 

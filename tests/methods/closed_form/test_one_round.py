@@ -46,6 +46,7 @@ from fedapp.methods.closed_form._server import (
     MOST_GUESSES,
 )
 from fedapp.methods.closed_form.one_round import OneRound
+from fedapp.methods.incompatibilities import Conditions
 from fedapp.server.engine import Engine
 from fedapp.server.pool import ModelPool
 from fedapp.site.federation import federation_of
@@ -328,10 +329,9 @@ def context_of(played, site):
     return task, context
 
 
-def predictors(played, site, answer=None):
+def predictors(played, site, answer=""):
     task, context = context_of(played, site)
-    method = played.experiment.method
-    return method.used(task, context) if answer is None else method.single(answer, task, context)
+    return played.experiment.method.used(task, context, answer)
 
 
 @pytest.mark.parametrize("answer", [None, "common", "alone"])
@@ -544,8 +544,10 @@ def test_unknown_features_are_refused():
 ])  # fmt: skip
 @pytest.mark.parametrize("features", ["hog", "patches", "both"])
 def test_inputs_that_do_not_fit_are_refused_by_name(inputs, says, features):
-    assert says in OneRound(features=features).misfit(inputs)
+    [one] = OneRound(features=features).incompatibilities(Conditions(inputs=inputs))
+    assert one.setting == "data.image_size" and says in one.reason
 
 
 def test_inputs_that_fit():
-    assert not OneRound().misfit((3, 32, 32)) and not OneRound(features="network").misfit((7,))
+    assert OneRound().incompatibilities(Conditions(inputs=(3, 32, 32))) == []
+    assert OneRound(features="network").incompatibilities(Conditions(inputs=(7,))) == []

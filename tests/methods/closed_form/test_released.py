@@ -7,34 +7,29 @@ import pytest
 import torch
 
 from fedapp.learn.params import schema_of
-from fedapp.methods.closed_form._contents import Solution
+from fedapp.methods.closed_form._contents import RELEASED, TOTALS, Solution, released_schemas
 from fedapp.methods.closed_form._discriminant import Classes, Sums
 from fedapp.methods.closed_form._protected import (
+    COUNTED,
+    FIRST_ROW,
     LIKELY,
+    OTHERS,
+    RADIUS,
     RIDGE,
+    SECOND_ROW,
+    SENSITIVITY,
+    SQUARED,
+    UNLABELLED,
     USUAL,
+    Released,
     chosen_at_home,
     classes_of,
     cleared,
     drawn,
-    solution_of,
-)
-from fedapp.methods.closed_form._released import (
-    COUNTED,
-    FIRST_ROW,
-    OTHERS,
-    RADIUS,
-    RELEASED,
-    SECOND_ROW,
-    SENSITIVITY,
-    SQUARED,
-    TOTALS,
-    UNLABELLED,
-    Released,
     middle_of,
     parts_of_patients,
-    released_schemas,
     shortened,
+    solution_of,
     totals,
 )
 

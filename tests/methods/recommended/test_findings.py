@@ -10,9 +10,9 @@ import torch
 import fedapp
 from fedapp.learn.losses import cross_entropy
 from fedapp.learn.priors import class_mix, site_mix, weighted
-from fedapp.methods.closed_form._answers import counts, judged
-from fedapp.methods.closed_form._calibration import Fit
+from fedapp.methods.closed_form._site import counts, judged
 from fedapp.methods.recommended import _stack
+from fedapp.methods.recommended._calibration import Fit
 from fedapp.methods.recommended._corrected import corrected_loss
 from fedapp.methods.recommended.prior_shift import PriorShift, Taught
 from fedapp.models.model import Answer

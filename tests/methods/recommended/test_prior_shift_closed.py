@@ -19,10 +19,10 @@ from fedapp.learn.priors import class_mix, site_mix, weighted
 from fedapp.messages.protocol import EVALUATE, ONE_ROUND, SERVER_SITE, ModelRef, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import SiteContext
-from fedapp.methods.closed_form._answers import counts, deciding
-from fedapp.methods.closed_form._calibration import Fit
 from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, Solution
 from fedapp.methods.closed_form._discriminant import COUNTS
+from fedapp.methods.closed_form._site import counts, deciding
+from fedapp.methods.recommended._calibration import Fit
 from fedapp.methods.recommended._stack import (
     FIRST_STEPS,
     FIT,
@@ -233,7 +233,7 @@ def test_a_frozen_networks_features_stay_those_of_w_0(tmp_path, site):
     played = play(toy(method, tmp_path, DEALS))
     task, context = at_the_end(played, site)
     assert task.own.version  # it has learned
-    [one] = method.single(ONE_ROUND, task, context).values()
+    [one] = method.used(task, context, ONE_ROUND).values()
     w_0 = played.w_0()
     assert all(torch.equal(one.params[f"map.network.{name}"], of) for name, of in w_0.items())
     assert all(torch.equal(content(played, FILTERS)[name], of) for name, of in w_0.items())

@@ -16,7 +16,7 @@ from fedapp.ground.settings import CLOSED
 from fedapp.learn.params import schema_of
 from fedapp.learn.training import descend
 from fedapp.messages.protocol import SERVER_SITE
-from fedapp.methods.averaging.base import FromLabelled, averaged, measurements
+from fedapp.methods.averaging.base import FromLabelled, aggregate_round, measurements
 from fedapp.methods.base import SiteReport
 
 CONTROL = "control"
@@ -38,7 +38,7 @@ class Scaffold(FromLabelled):
     def server_round(self, state, rnd):
         known, heard = rnd.pool.has(SERVER_SITE, CONTROL), []
         lent = {CONTROL: [rnd.pool.common(CONTROL)]} if known else {}
-        yield from averaged(rnd, self.weight, hear=heard.extend, lent=lent)
+        yield from aggregate_round(rnd, self.weight, on_replies=heard.extend, extra_payloads=lent)
         changes = [rnd.pool.read(rnd.pool.latest(r.site, CONTROL)) for r in heard if rnd.number]
         if changes:
             before = rnd.pool.read(lent[CONTROL][0]) if known else {}

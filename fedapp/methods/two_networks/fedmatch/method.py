@@ -24,7 +24,7 @@ Where this differs from the authors' code (docs/research/labels_at_the_server.md
 """
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
 from typing import Annotated, ClassVar, Literal
@@ -49,6 +49,7 @@ from fedapp.methods.averaging.base import WARM_UP, beginners, common, measuremen
 from fedapp.methods.base import (
     Method,
     MethodState,
+    Phases,
     Round,
     SiteContext,
     SiteReport,
@@ -128,15 +129,16 @@ class FedMatch(Method[Sparse]):
     """As in FedSiam's released code: the unlabelled images' loss has no gradient. What pulls psi,
     lambda_L1 and lambda_L2, does so all the same: it is of weights, not of images."""
 
-    needs_images = True  # of the strong view and the probe
-
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """An unlabelled image as it is and its strong view for each of a batch."""
         return 2 * batch_size
 
-    needs_labels = ""  # sites learn psi, the server sigma
-    needs_plain = ""
-    needs_unclipped = "it sends a second summand of the weights beside models"
+    unsupported: ClassVar = {
+        "split.labels": "",  # sites learn psi, the server sigma
+        "training.uneven": "",
+        "privacy.clip": "it sends a second summand of the weights beside models",
+        "method.name": "learns from random views of images",
+    }
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Psi, shaped as the model, and a site's answer to the probe [C]."""
@@ -155,9 +157,7 @@ class FedMatch(Method[Sparse]):
 
     # --- server -----------------------------------------------------------------------------------
 
-    def server_round(
-        self, state: Sparse, rnd: Round
-    ) -> Generator[Sequence[Task], Sequence[Reply], Sparse]:
+    def server_round(self, state: Sparse, rnd: Round) -> Phases[Sparse]:
         """Average sigma and psi; then the server learns sigma, where it has labels."""
         warming_up = rnd.number == 0
         learners = beginners(rnd) if warming_up else sorted(rnd.cohort)
@@ -221,7 +221,7 @@ class FedMatch(Method[Sparse]):
             return SiteReport(evaluations=found)
         return self._learned(task, site)
 
-    def used(self, task: Task, site: SiteContext) -> dict[str, Predictor]:
+    def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
         """Return the server's sigma + psi."""
         self._load(task, site)
         return {"common": Predictor(site.params())}

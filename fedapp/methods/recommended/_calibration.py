@@ -15,22 +15,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fedapp.methods.closed_form._discriminant import NEVER
+from fedapp.methods.closed_form._discriminant import bounded
 
 PENALTY = 1.0
 """Half of it times the square of each weight's change, relative to the weight that it starts from,
 is taken off the log-likelihood."""
-FAR = 30.0
-"""How far below an image's other logits that of a class is taken that nobody has images of."""
 MOST_CHANGED = 0.8
 """Of a weight by one step, in its own size."""
-
-
-def bounded(logits: Tensor) -> Tensor:
-    """Return logits [n, C], those of classes that nobody has images of `FAR` below the others."""
-    never = logits <= NEVER / 64  # it may have been divided by a temperature
-    least = logits.masked_fill(never, torch.inf).amin(1, keepdim=True)
-    return torch.where(never & least.isfinite(), least - FAR, logits)
 
 
 @dataclass(frozen=True, eq=False)

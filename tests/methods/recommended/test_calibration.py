@@ -5,14 +5,8 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from fedapp.methods.closed_form._calibration import (
-    FAR,
-    MOST_CHANGED,
-    PENALTY,
-    Fit,
-    bounded,
-)
-from fedapp.methods.closed_form._discriminant import NEVER
+from fedapp.methods.closed_form._discriminant import NEVER, UNSEEN_CLASS_GAP, bounded
+from fedapp.methods.recommended._calibration import MOST_CHANGED, PENALTY, Fit
 
 START = torch.tensor([0.5, 0.5], dtype=torch.float64)
 
@@ -72,7 +66,7 @@ def test_one_image_by_hand():
 def test_a_class_that_nobody_has_is_far_below_and_does_not_decide():
     logits = doubles([3.0, NEVER, 1.0], [NEVER / 8, NEVER / 8, NEVER / 8])
     found = bounded(logits)
-    assert found[0].tolist() == [3.0, 1.0 - FAR, 1.0]
+    assert found[0].tolist() == [3.0, 1.0 - UNSEEN_CLASS_GAP, 1.0]
     assert torch.equal(found[1], logits[1])  # nobody has images of any: as it was
 
 

@@ -1,0 +1,94 @@
+"""FedAvg that protects single images: a site trains by steps whose gradients have noise."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fedapp.data.parts import LABELLED
+from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
+from fedapp.messages.codec import encode
+from fedapp.messages.protocol import EVALUATE, MODEL, Task
+from fedapp.methods.averaging.base import WARM_UP, budget, budget_of
+from fedapp.methods.base import ImageLevel, SiteContext, SiteReport
+from fedapp.privacy.accountant import Plan
+from fedapp.privacy.dp_sgd import NoisySteps
+
+
+class NoisyTraining(ImageLevel):
+    """What leaves a site is a model, in whose training the noise is."""
+
+    noisy_training = True
+
+    def plan(
+        self, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
+    ) -> Plan:
+        """Return all steps of a site that is in every cohort."""
+        each = [(WARM_UP, phase) for phase in range(training.warmup_rounds)]
+        each += [("train", 0)] * rounds.num_rounds
+        counts = [_steps(budget(*one, training), privacy.sampling) for one in each]
+        return Plan(0, sum(counts), privacy.sampling, tuple(count for count in counts if count))
+
+    def steps(self, task: Task, site: SiteContext) -> int:
+        """Return those of `noisy_steps`."""
+        return noisy_steps(task, site).count
+
+    def released(self, task: Task, site: SiteContext) -> frozenset[str]:
+        """Return the model, where the task trains one."""
+        trains = task.action != EVALUATE and noisy_steps(task, site).count
+        return frozenset({MODEL} if trains else ())
+
+    def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
+        """Return what one image changes in a site's model of one step, times its weight.
+
+        n w = n w_0 - eta / q sum of gradients; and the rounding of w to float32, n 2^-24 |w| each.
+        """
+        if task.action == EVALUATE or (steps := noisy_steps(task, site)).multiplier:
+            return {}
+        ref = task.models["server"][0]
+        length = sum(float(of.double().square().sum()) for of in site.contents(ref).values()) ** 0.5
+        rounding = 2.0**-22 * len(site.data.labels) * length
+        return {MODEL: steps.learning_rate * steps.clip / steps.rate + rounding}
+
+
+def learned_with_noise(task: Task, site: SiteContext) -> SiteReport:
+    """Train the context's model on labelled images, by steps that protect each, or each patient."""
+    data, protection = site.data, site.protection
+    assert protection is not None
+    steps = noisy_steps(task, site)
+    if not (len(data.labels) and steps.count):
+        return SiteReport()
+    patients = data.patients.get(LABELLED) if data.by_patient else None
+    steps.take(site.model, data.labelled, data.labels, site.normalise, patients)
+    return SiteReport(site.params(), learned=True)
+
+
+def noisy_steps(task: Task, site: SiteContext) -> NoisySteps:
+    """Return the steps of a task that protect single images.
+
+    A single step's noise is shared by the sites of a masked sum, and added there: that sum is all
+    that anybody sees of it. Of more steps the second begins from what the first one told, so each
+    site adds all of the noise to its own.
+    """
+    assert site.protection is not None
+    training, privacy = site.training, site.protection.settings
+    count = _steps(budget_of(task, training), privacy.sampling)
+    shared = task.sum is not None and count == 1
+    # The site begins from the server's model, so its own counts for nothing.
+    what = encode(replace(task.question, own=task.models["server"][0])) if task.models else b""
+    if shared:  # each sum is paid for by itself, so each draws its images anew
+        what += b"sum %d" % (task.sum.number if task.sum else 0)
+    return NoisySteps(
+        count,
+        privacy.sampling,
+        privacy.gradient,
+        0.0 if shared else site.protection.stepped,
+        training.learning_rate,
+        training.momentum,
+        training.weight_decay,
+        lambda purpose: site.secret(what + purpose),
+    )
+
+
+def _steps(budget: tuple[int, int | None], rate: float) -> int:
+    """Return how many steps of a sampling rate stand for a budget: 1 / q see all images once."""
+    epochs, steps = budget
+    return round(epochs / rate) if steps is None else steps
