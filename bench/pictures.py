@@ -23,11 +23,11 @@ from bench.command import carry_out
 from fedapp.experiment.runfolder import find_run
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison.figures import WIDTH_MORE, png, styled
-from fedapp.results.comparison.looks import looks
-from fedapp.results.own import own_page
-from fedapp.results.run.blocks import Block
-from fedapp.results.run.page import blocks_of, render, run_page
-from fedapp.results.run.record import read_run
+from fedapp.results.comparison.style import looks
+from fedapp.results.layout import Block, blocks_page
+from fedapp.results.report import blocks_of, run_page
+from fedapp.results.run_record import read_run
+from fedapp.results.site_report import site_page, view_of_model
 
 DOCS = Path(__file__).parents[1] / "docs"
 OF_A_RUN = {"curves": "Learning curves", "sites": "Before and after, site by site"}
@@ -80,7 +80,7 @@ def seed_by_seed(docs: Path = DOCS) -> Figure:
 
 def picture(block: Block, path: Path) -> None:
     """Write a block's figures as PNG."""
-    page = render("", [], [], [[("", block)]]).replace("</head>", _HIDE)
+    page = blocks_page("", [], [[("", block)]]).replace("</head>", _HIDE)
     trimmed(shot({"page.html": page}, *_SIZE)).quantize(64).save(path, optimize=True)
 
 
@@ -144,7 +144,7 @@ def main(
         return
     where = find_run(run)
     if site:
-        own = shot({"page.html": own_page(where / "models" / site)}, *_SCREEN)
+        own = shot({"page.html": site_page(view_of_model(where / "models" / site))}, *_SCREEN)
         own.quantize(64).save(folder / "site-page.png", optimize=True)
         telephone(run_page([read_run(where)]), folder / "run-telephone.png")
         print(folder / "site-page.png", folder / "run-telephone.png", sep="\n")

@@ -43,7 +43,7 @@ from fedapp.methods.closed_form._contents import SOLUTION, Solution
 from fedapp.methods.closed_form._features import Coordinates, features_for
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.results.comparison.figures import WIDTH_MORE, styled
-from fedapp.results.comparison.looks import PALETTE
+from fedapp.results.comparison.style import PALETTE
 
 SIZES = ("10x400", "20x1000", "100x140")
 EPSILONS = (0.0, 8.0, 3.0, 1.0)

@@ -24,7 +24,7 @@ from fedapp.experiment.presetfiles import sweeps
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import FedAppError
 from fedapp.ground.text import percent
-from fedapp.results.comparison.looks import looks
+from fedapp.results.comparison.style import looks
 from fedapp.tools.compare.compare import compare, tune
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.tuning import chosen_values, laid_over, write_grid

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.messages.protocol import Origin
-from fedapp.results.endblock import end_block
+from fedapp.results.run_end import end_block
 from fedapp.server.assembly import carry_out
 from fedapp.server.standings import Row
 from fedapp.site.servers import servers_site

@@ -66,7 +66,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/models": (1_200, 11),
     "fedapp/site": (2_440, 16),
     "fedapp/server": (2_300, 16),
-    "fedapp/results": (4_600, 34),
+    "fedapp/results": (4_560, 24),
     "fedapp/drivers": (620, 9),
     "fedapp/tools": (5_300, 60),
     "fedapp/api": (600, 6),

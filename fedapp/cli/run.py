@@ -37,8 +37,7 @@ def run(
     from fedapp.experiment.config import load_experiment, parse_overrides
     from fedapp.experiment.runfolder import pretty
     from fedapp.ground.processes import termination_as_interrupt
-    from fedapp.results.endblock import end_block
-    from fedapp.results.paperblock import paper_block
+    from fedapp.results.run_end import end_block, paper_block
 
     # Whoever reads standard output as JSON must find nothing else there.
     with termination_as_interrupt(), redirect_stdout(sys.stderr) if as_json else nullcontext():

@@ -10,7 +10,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.resume import check_run, sole_server
 from fedapp.ground.progress import doing
 from fedapp.messages.store import ModelStore
-from fedapp.results.endblock import COPIES, end_block
+from fedapp.results.run_end import COPIES, end_block
 from fedapp.server.assembly import Assembly, Ending, carry_out
 from fedapp.server.standings import Row
 from fedapp.site.federation import Keeps, LoadedSites, federation_of

@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 
 from fedapp.evaluation.verdict import of_counts
 from fedapp.results.comparison.figures import WIDTH_ONE, legend, styled
-from fedapp.results.comparison.looks import BLUE, GREY, VERMILION
-from fedapp.results.endblock import ALONE, FINAL, guessing, right, who
+from fedapp.results.comparison.style import BLUE, GREY, VERMILION
+from fedapp.results.run_end import ALONE, FINAL, guessing, right, who
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""What a report is made of, and its Markdown. The HTML page is made of the same values."""
+"""What reports are made of, as values: tables, pictures, blocks and sections; and their pages.
+
+A comparison's report has sections, which are Markdown too. A page of runs or of a site has blocks.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from fedapp.ground.text import percent
 from fedapp.results.statistics import Mean
@@ -73,6 +77,65 @@ class Section:
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
     pictures: Sequence[ImageFile] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing that is done. width: in pixels.
+
+    wide: the same for a page of `charts.WIDE` pixels and more; None: it serves for both.
+    """
+
+    svg: Markup
+    width: float
+    wide: Markup | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture and its numbers. table: what it shows, for those who cannot see it or want more."""
+
+    picture: Picture
+    caption: str
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """One subject. reading: what it shows and how to read it. missing: why it is left out."""
+
+    title: str
+    reading: str
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    lines: Sequence[str] = ()
+    missing: str = ""
+
+    @property
+    def full(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.figures or self.tables or self.lines)
+
+
+Subject = Sequence[tuple[str, Block]]
+"""One block for each run, with the run's name; all of one title."""
+
+
+def blocks_page(
+    title: str, lead: Sequence[str], subjects: Sequence[Subject], first: Sequence[Table] = ()
+) -> str:
+    """Return a page. lead: what stands at its head, the most important first. first: tables below.
+
+    A subject of which there is nothing to show has no section: a line at the end says why.
+    """
+    shown = [of for of in subjects if any(block.full for _, block in of)]
+    left_out = [
+        f"{of[0][1].title}: {why}"
+        for of in subjects
+        if of not in shown
+        for why in dict.fromkeys(block.missing for _, block in of)
+    ]
+    return html_page("run", title=title, lead=lead, first=first, subjects=shown, left_out=left_out)
 
 
 def html_page(kind: str, **of: object) -> str:

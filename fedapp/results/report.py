@@ -6,10 +6,28 @@ from pathlib import Path
 from fedapp.experiment.runfolder import find_run
 from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.results.run.ofrecord import record_blocks, record_page
-from fedapp.results.run.page import run_page
-from fedapp.results.run.record import is_run, read_run
-from fedapp.results.run.sitepage import find_site, site_page
+from fedapp.results.helper_graph import helpers
+from fedapp.results.layout import Block, blocks_page
+from fedapp.results.run_accuracy import curves, dumbbells, harm
+from fedapp.results.run_classes import (
+    class_mix,
+    classes_found,
+    confusion,
+    joining,
+    pseudo_labels,
+    trust,
+)
+from fedapp.results.run_record import RunRecord, is_run, read_run
+from fedapp.results.run_summary import (
+    protocol,
+    sentence,
+    setup,
+    side_by_side,
+    times,
+    traffic,
+    warnings,
+)
+from fedapp.results.site_report import find_site, site_page, view_of_record, view_of_run
 
 REPORT = "report.html"
 
@@ -59,7 +77,7 @@ def write_reports(
     if site:
         number = find_site(runs[0], site).standing.facts
         name = f"site-{number.name or number.site}.html"
-        text = site_page(runs[0], site)
+        text = site_page(view_of_run(runs[0], site))
     else:
         name, text = REPORT, run_page(runs)
     return _written(text, name, out or (folders[0] if len(folders) == 1 else Path()))
@@ -72,12 +90,48 @@ def _with_record(named: str, site: str, record: Path) -> tuple[str, Path]:
     except RunError:
         folder = Path(named)
     if not is_run(folder):
-        return record_page(record, named), Path()
-    run = read_run(folder)
-    return site_page(run, site, record_blocks(record, folder.name)), folder
+        return site_page(view_of_record(record, named)), Path()
+    of_run = view_of_run(read_run(folder), site)
+    return site_page(of_run, view_of_record(record, folder.name)), folder
 
 
 def _written(text: str, name: str, place: Path) -> list[Path]:
     path = place / name if place.is_dir() else place
     write_atomic(path, text.encode(), durable=False)
     return [path]
+
+
+def run_page(runs: Sequence[RunRecord]) -> str:
+    """Return the page of one run, or of several side by side."""
+    every = [(run.name, blocks_of(run)) for run in runs]
+    subjects = [[(name, of[i]) for name, of in every] for i in range(len(every[0][1]))]
+    several = len(runs) > 1
+    title = "Runs side by side" if several else runs[0].name
+    first = [side_by_side(list(runs))] if several else []
+    lead = [
+        f"{run.name}: {text}" if several else text
+        for run in runs
+        for text in (joining(run), sentence(run), *run.counted)
+    ]
+    return blocks_page(title, lead, subjects, first)
+
+
+def blocks_of(run: RunRecord) -> list[Block]:
+    """Return all that can be said of a run, always as many blocks in the same order."""
+    tested = run.evaluations()
+    return [
+        Block("How the numbers were made", "", tables=[protocol(run)]),
+        warnings(run),
+        curves(run),
+        dumbbells(run),
+        harm(run),
+        classes_found(run),
+        class_mix(run),
+        helpers(run),
+        pseudo_labels(run),
+        confusion(tested, run.classes),
+        trust(tested),
+        traffic(run),
+        times(run),
+        setup(run),
+    ]

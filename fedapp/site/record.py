@@ -29,6 +29,7 @@ from fedapp.ground.disk import (
 )
 from fedapp.ground.errors import StoreError, one_line
 from fedapp.ground.foreign import ForeignError, json_of
+from fedapp.messages.protocol import EPSILON
 from fedapp.site.heads import ABSENT, Head, RecordError, heads_root
 
 FOLDER, LINES = "record", "record.jsonl"
@@ -42,6 +43,42 @@ _NEEDED = "readable and writable; without a record nothing is done"
 Line = dict[str, Any]
 _KEYS = {"number", "at", "event", "before", "hash"}
 """What every line says."""
+
+
+@dataclass(frozen=True)
+class RunLines:
+    """A run's lines in a record, the oldest first. Runs of one name by two servers are two."""
+
+    run: str
+    lines: list[Line]
+
+    def of(self, event: str) -> list[Line]:
+        """Return the lines of an event."""
+        return [line for line in self.lines if line["event"] == event]
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of all answers."""
+        return sum(line.get("bytes", 0) for line in self.of("sent"))
+
+    @property
+    def epsilon(self) -> float | None:
+        """Of the models that left; None where they left without noise."""
+        return max((line[EPSILON] for line in self.of("sent") if EPSILON in line), default=None)
+
+
+def by_run(lines: list[Line]) -> list[RunLines]:
+    """Return the runs that lines are of, in the order in which they came."""
+    found: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        if "run" in line:
+            found.setdefault((line["run"], line.get("identity", "")), []).append(line)
+    return [RunLines(run, of) for (run, _), of in found.items()]
+
+
+def minute(line: Line) -> str:
+    """Return when a line was written: UTC, to the minute."""
+    return str(line["at"])[:16].replace("T", " ")
 
 
 def _nothing() -> None:

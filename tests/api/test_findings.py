@@ -11,10 +11,9 @@ from fedapp.evaluation.findings import by_finding
 from fedapp.evaluation.quality import FEWEST
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.presetfiles import IN_MEMORY, method_presets
-from fedapp.results.own import own_page
-from fedapp.results.run.page import run_page
-from fedapp.results.run.record import read_run
-from fedapp.results.run.sitepage import site_page
+from fedapp.results.report import run_page
+from fedapp.results.run_record import read_run
+from fedapp.results.site_report import site_page, view_of_model, view_of_run
 
 NAMES = ["effusion", "mass", "nobody's"]
 SHORT = {
@@ -79,13 +78,13 @@ def test_pages_name_findings_and_count_them(data, capsys):
     assert "By finding, at all sites" in ended and "effusion" in ended
     assert "too few images with it, cannot be said: nobody's (0)" in ended
     assert {row["findings"] for row in run.per_site} == {3}
-    own = own_page(run.model("north").folder)
+    own = site_page(view_of_model(run.model("north").folder))
     assert "By finding" in own and "nobody&#39;s: 0 images: cannot be said." in own
     assert "AUROC" in own and "no effusion" in own
     record = read_run(run.folder)
     page = run_page([record])
     assert "3 findings" in page and "counts as an image by itself" in page
-    assert "north" in site_page(record, "north")
+    assert "north" in site_page(view_of_run(record, "north"))
     of = record.sites[0]
     assert of.before.of == of.now().of > of.standing.facts.test
     card = json.loads((run.model("north").folder / "model.json").read_text())

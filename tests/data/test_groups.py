@@ -24,7 +24,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import DataError
 from fedapp.ground.settings import DataSettings, SplitSettings
 from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.results.endblock import COPIES
+from fedapp.results.run_end import COPIES
 from fedapp.site import federation as sites
 from fedapp.site.federation import federation_of, forget
 from tests import arrays

@@ -9,9 +9,8 @@ import pytest
 
 from fedapp.evaluation.verdict import of_counts
 from fedapp.methods.closed_form.one_round import OneRound
-from fedapp.results.endblock import end_block
-from fedapp.results.paperblock import paper_block
-from fedapp.results.run.quality import joining
+from fedapp.results.run_classes import joining
+from fedapp.results.run_end import end_block, paper_block
 
 SUMMARY: dict[str, Any] = {
     "preset": "three_hospitals",

@@ -3,7 +3,7 @@
 import pytest
 
 from fedapp.results.comparison.figures import png
-from fedapp.results.comparison.looks import BLUE, GREY, VERMILION
+from fedapp.results.comparison.style import BLUE, GREY, VERMILION
 from fedapp.results.gained import gains, in_words, who_gained
 
 

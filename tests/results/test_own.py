@@ -20,7 +20,7 @@ from fedapp.models.evidence import (
     write_evidence,
 )
 from fedapp.models.folder import write_model
-from fedapp.results.own import own_page
+from fedapp.results.site_report import site_page, view_of_model
 from tests.models.made import pictures, written
 from tests.results.run.pages import check
 
@@ -55,7 +55,7 @@ def folder_of(tmp_path, found):
 
 def shown(folder, **more):
     """Return the page's text; its pictures' bytes are no addresses."""
-    text = own_page(folder, **more)
+    text = site_page(view_of_model(folder, **more))
     return check(re.sub(r"base64,[A-Za-z0-9+/=]+", "", text)).text
 
 
@@ -89,7 +89,7 @@ def test_its_surest_mistakes_are_shown_and_no_more(tmp_path):
     first = found.mistakes.tolist()
     assert len(first) == min(SHOWN, int(wrong.sum()))
     assert sure[first].tolist() == sorted(sure[wrong].tolist(), reverse=True)[: len(first)]
-    text = own_page(folder_of(tmp_path, found))
+    text = site_page(view_of_model(folder_of(tmp_path, found)))
     assert text.count("data:image/png;base64,") == 2 * len(first), "narrow and wide"
 
 
@@ -122,12 +122,12 @@ def test_bad_input_is_refused_in_one_line(tmp_path):
     found = evidence([0, 1, 2, 3] * 10)
     folder = folder_of(tmp_path, found)
     with pytest.raises(ConfigError, match=r"specificity is 90, must lie between 0 and 1"):
-        own_page(folder, at=90)
+        view_of_model(folder, at=90)
     answers = found.answers["kept"].clone()
     answers[3, 1] = np.nan
     write_evidence(folder, found.with_answers("kept", ONE, answers))
     with pytest.raises(RunError, match="the model answers NaN"):
-        own_page(folder)
+        view_of_model(folder)
 
 
 def test_where_patients_are_known_intervals_are_theirs(tmp_path):

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from fedapp.results.paperblock import paper_block
+from fedapp.results.run_end import paper_block
 
 SUMMARY: dict[str, Any] = {
     "preset": "digits_demo",

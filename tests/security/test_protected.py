@@ -33,7 +33,7 @@ from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.models.card import CARD
 from fedapp.privacy.accountant import noise_multiplier
 from fedapp.privacy.noise import share
-from fedapp.results.own import own_page
+from fedapp.results.site_report import site_page, view_of_model
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of, forget
 from fedapp.site.heads import Head
@@ -445,4 +445,6 @@ def test_a_model_that_a_site_keeps_says_that_it_is_not_under_the_claim(tmp_path,
     said = "Not under the claim: epsilon = 3 (delta = 1e-05) of the run is of what left the site"
     told = " ".join(export(folder, "safetensors", tmp_path / "out", None))
     pages = told, (tmp_path / "out" / CARD).read_text(), (folder / CARD).read_text()
-    assert [said in page for page in (*pages, own_page(folder))] == [epsilon > 0] * 4
+    assert [said in page for page in (*pages, site_page(view_of_model(folder)))] == [
+        epsilon > 0
+    ] * 4

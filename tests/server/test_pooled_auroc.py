@@ -14,8 +14,8 @@ from fedapp.ground.errors import ProtocolError
 from fedapp.messages.codec import decode_answer, encode
 from fedapp.messages.protocol import MODEL, Evaluation, Scored
 from fedapp.methods.base import SiteContext
-from fedapp.results.run.page import run_page
-from fedapp.results.run.record import read_run
+from fedapp.results.report import run_page
+from fedapp.results.run_record import read_run
 from fedapp.server.checks import check_reply
 from tests.api.test_findings import NAMES, site
 from tests.server.test_checks import FACTS, HONEST, TASK, TEST

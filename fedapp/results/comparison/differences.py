@@ -13,13 +13,15 @@ from statistics import fmean
 
 from fedapp.ground.text import percent, points
 from fedapp.learn.metrics import LABEL_GROUPS, label_group, worst_decile
-from fedapp.results.comparison.columns import Column, by_method, spread
 from fedapp.results.comparison.record import (
     SELECTED,
     SITE_FINAL,
     SITE_SELECTED,
     WORST_DECILE,
+    Column,
     ComparisonRecord,
+    by_method,
+    spread,
 )
 from fedapp.results.layout import DASH, Entry, Table
 from fedapp.results.statistics import (

@@ -17,6 +17,7 @@ from fedapp.results.comparison.differences import REFERENCES as HARM_REFERENCES
 from fedapp.results.comparison.differences import gains_table, harm_table, paired_table
 from fedapp.results.comparison.figures import (
     accuracy_curves,
+    confusion_figure,
     data_figure,
     error_curves,
     harm_figure,
@@ -24,10 +25,9 @@ from fedapp.results.comparison.figures import (
     sweep_figure,
     variance_bars,
 )
-from fedapp.results.comparison.looks import featured
-from fedapp.results.comparison.mistakes import confusion_figure
 from fedapp.results.comparison.paper import PaperNumbers, read_printed
 from fedapp.results.comparison.record import LAST, ComparisonRecord, read_comparison
+from fedapp.results.comparison.style import featured
 from fedapp.results.comparison.sweep import sweeps
 from fedapp.results.comparison.tables import (
     TITLES,

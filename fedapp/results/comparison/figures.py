@@ -1,14 +1,12 @@
-"""Figures of accuracy: curves per round, variance over sites, harm, sweeps; and the style of all.
+"""Figures of a comparison: curves, variance over sites, harm, sweeps, mistakes; their style.
 
 Every function returns a Matplotlib figure and draws nothing on a screen; `png` makes the file.
 """
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
 from itertools import pairwise
 from math import exp, log
-from typing import ParamSpec, TypeVar
 
 import matplotlib.style
 import numpy as np
@@ -17,9 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect, withStroke
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
+from fedapp.ground.errors import RunError
+from fedapp.ground.foreign import json_file
 from fedapp.results.comparison.differences import ALONE
-from fedapp.results.comparison.looks import Look
 from fedapp.results.comparison.paper import COST, PaperNumbers
 from fedapp.results.comparison.record import (
     BEST,
@@ -28,6 +28,7 @@ from fedapp.results.comparison.record import (
     ComparisonRecord,
     RoundResult,
 )
+from fedapp.results.comparison.style import Look, featured
 from fedapp.results.comparison.sweep import Sweep, looks_of_lines
 from fedapp.results.comparison.tables import relative_costs
 from fedapp.results.statistics import Mean, mean_sd
@@ -61,6 +62,8 @@ LEGEND_ROW = 0.22
 MOST_BANDS = 8
 """Lines of a panel that have their spread drawn; the bands of more hide each other."""
 
+MOST_PANELS = 4
+"""Confusion matrices of one setting."""
 MOST_LINES = 8
 """Methods in the figure of harm; the lines of more hide each other."""
 _MARKS = 8
@@ -79,20 +82,9 @@ WORDS = {
 }
 """What a parameter of the data is called on an axis."""
 
-Arguments = ParamSpec("Arguments")
-Drawn = TypeVar("Drawn")
+styled = matplotlib.style.context(STYLE, after_reset=True)
+"""Has a function draw in the project's style, whatever the caller's is."""
 Curve = Callable[[RoundResult], float | None]
-
-
-def styled(draw: Callable[Arguments, Drawn]) -> Callable[Arguments, Drawn]:
-    """Make a function draw in the project's style, whatever the caller's is."""
-
-    @wraps(draw)
-    def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Drawn:
-        with matplotlib.style.context(STYLE, after_reset=True):
-            return draw(*args, **kwargs)
-
-    return inside
 
 
 @styled
@@ -392,3 +384,58 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
 
 def _logarithmic(values: Sequence[float]) -> bool:
     return values[0] > 0 and values[-1] >= 10 * values[0]
+
+
+def confusion(comparison: ComparisonRecord, setting: str, method: str) -> NDArray[np.int64] | None:
+    """Return counts [C, C], true class x predicted class, of the sites' test images.
+
+    Summed over sites and seeds, after the last round. None without a test image.
+    Raises RunError where a cell's evaluations.json is damaged.
+    """
+    total: NDArray[np.int64] | None = None
+    tested = "_".join(filter(None, ["test", comparison.answers.get(method)]))
+    for cell in comparison.of(setting, method).values():
+        path = comparison.folder / cell.cell / "evaluations.json"
+        if not path.is_file():
+            continue
+        try:
+            sites = json_file(path)
+            parts = [site[tested]["confusion"] for site in sites.values() if tested in site]
+            for part in parts:
+                counts = np.array(part, dtype=np.int64)
+                total = counts if total is None else total + counts
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{path}: is damaged ({error}); run the cell again") from error
+    return total if total is not None and total.any() else None
+
+
+@styled
+def confusion_figure(comparison: ComparisonRecord, setting: str) -> Figure | None:
+    """Confusion matrices of some methods in one setting, each row in percent; None without any."""
+    order = featured(comparison.methods, comparison.presets)
+    every = ((method, confusion(comparison, setting, method)) for method in order)
+    matrices = [(method, total) for method, total in every if total is not None][:MOST_PANELS]
+    if not matrices:
+        return None
+    figure, axes_of = panels(len(matrices), 4.4)
+    for place, (axes, (method, counts)) in enumerate(zip(axes_of, matrices, strict=True)):
+        _matrix(axes, counts)
+        axes.set(title=comparison.looks[method].label, xlabel="predicted class")
+        if place % 2 == 0:
+            axes.set_ylabel("true class")
+    return figure
+
+
+def _matrix(axes: Axes, counts: NDArray[np.int64]) -> None:
+    """Draw each true class as a row of percentages; a class without images stays empty."""
+    images = counts.sum(axis=1, keepdims=True)
+    share = np.divide(100.0 * counts, images, out=np.full(counts.shape, np.nan), where=images > 0)
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=100)
+    axes.grid(visible=False)
+    classes = range(len(counts))
+    axes.set_xticks(classes)
+    axes.set_yticks(classes)
+    for row, column in np.argwhere(share >= 0.5):
+        value = share[row, column]
+        ink = "white" if value > 60 else "#222222" if value >= 5 else "#66727E"
+        axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=8)

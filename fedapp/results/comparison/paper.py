@@ -18,8 +18,8 @@ from typing import Any
 
 from fedapp.experiment.presetfiles import CONF
 from fedapp.ground.errors import DataError
-from fedapp.results.comparison.looks import NAMES, parameters
 from fedapp.results.comparison.record import ComparisonRecord
+from fedapp.results.comparison.style import NAMES, parameters
 
 PAPER, FEDSIAM, FLEXPROTO, FEDUL = "UM-pFSSL", "FedSiam", "FlexProtoFSSL", "FedUL"
 BEST = "best_test_acc"

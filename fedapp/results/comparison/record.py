@@ -6,7 +6,8 @@ round with the best mean validation accuracy; without validation images it is th
 sites have several answers (`protocol.ANSWERS`), each answer has columns of its own and its own
 selected round. Columns without an answer's name are of the one that the method uses, or that the
 grid scores it by. "selected" is the last round where the grid judges by that. Cells that never ran
-are simply absent.
+are simply absent. Tables are made of columns, each of which says something of a setting and a
+method.
 """
 
 import csv
@@ -22,7 +23,8 @@ from fedapp.evaluation.quality import Metric
 from fedapp.ground.errors import RunError
 from fedapp.ground.foreign import json_file
 from fedapp.messages.protocol import ANSWERS
-from fedapp.results.comparison.looks import Look, looks
+from fedapp.results.comparison.style import Look, looks
+from fedapp.results.layout import Entry, Table, mean_percent
 from fedapp.results.statistics import Mean, mean_sd
 
 Key = tuple[str, str, int]
@@ -271,6 +273,46 @@ class ComparisonRecord:
             for row in own
         )
         return more and all(row.labelled == row.train for row in own)
+
+
+Column = Callable[[str, str], Entry]
+"""What a column says of a setting and a method."""
+
+
+def by_method(
+    title: str,
+    comparison: ComparisonRecord,
+    columns: Mapping[str, Column],
+    notes: Sequence[str],
+    without: str = "",
+) -> Table:
+    """Return a table with a row for each method that ran in each setting, but for one method."""
+    rows = [
+        [s, comparison.looks[m].label, *(entry(s, m) for entry in columns.values())]
+        for s, m in comparison.places
+        if m != without
+    ]
+    return Table(title, ["Setting", "Method", *columns], rows, notes)
+
+
+def spread(comparison: ComparisonRecord, column: str, *, ran: bool = False) -> Column:
+    """Mean ± sd of a number of results.csv; n is said where it is not the plan's, or what ran."""
+
+    def entry(setting: str, method: str) -> str:
+        planned = comparison.of(setting, method) if ran else comparison.seeds
+        return mean_percent(comparison.mean(setting, method, column), len(planned))
+
+    return entry
+
+
+def mean(comparison: ComparisonRecord, column: str, words: Callable[[float | None], str]) -> Column:
+    """Mean of a number of results.csv, in these words."""
+    return lambda setting, method: words(comparison.value(setting, method, column))
+
+
+def seeds(comparison: ComparisonRecord) -> Column:
+    """How many runs there are."""
+    return lambda setting, method: str(len(comparison.of(setting, method)))
 
 
 def read_comparison(folder: Path) -> ComparisonRecord:

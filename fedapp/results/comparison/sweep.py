@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedapp.results.comparison.looks import PARAMETER, Look, looks, parameters
 from fedapp.results.comparison.record import ComparisonRecord
+from fedapp.results.comparison.style import PARAMETER, Look, looks, parameters
 
 _NOT_SWEPT = {"alpha"}
 """How the images are dealt; the tables have a column for each setting."""

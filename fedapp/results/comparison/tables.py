@@ -9,9 +9,7 @@ from statistics import fmean
 
 from fedapp.ground.text import count, duration, percent, points, size
 from fedapp.learn.metrics import LABEL_GROUPS
-from fedapp.results.comparison.columns import Column, by_method, mean, seeds, spread
 from fedapp.results.comparison.differences import REFERENCES, by_labels, harm
-from fedapp.results.comparison.looks import MIX
 from fedapp.results.comparison.paper import COST, PaperNumbers
 from fedapp.results.comparison.record import (
     BEST,
@@ -19,8 +17,14 @@ from fedapp.results.comparison.record import (
     SELECTED,
     WORK,
     WORST_DECILE,
+    Column,
     ComparisonRecord,
+    by_method,
+    mean,
+    seeds,
+    spread,
 )
+from fedapp.results.comparison.style import MIX
 from fedapp.results.comparison.sweep import Sweep, looks_of_lines
 from fedapp.results.layout import DASH, Best, Entry, Table
 

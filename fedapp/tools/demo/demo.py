@@ -9,9 +9,9 @@ from fedapp.experiment.runfolder import RunFolder, check_name, runs_root
 from fedapp.ground.disk import refused, write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.results.comparison.figures import png
-from fedapp.results.endblock import run_name, title
 from fedapp.results.gained import gains, in_words, who_gained
 from fedapp.results.report import write_reports
+from fedapp.results.run_end import run_name, title
 
 PRESET = "digits_demo"
 ROUNDS = 5

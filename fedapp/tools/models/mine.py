@@ -36,8 +36,9 @@ def kept_models(folder: Path) -> list[Path]:
 def show_site(folder: Path, console: Console, pages: Path | None, at: float) -> None:
     """Print every model that is kept below a folder, or a run of this name: which, why, how good.
 
-    pages: folder for a page of each (`results.own`), where they are wanted. at: specificity of the
-    sensitivities there. Raises RunError where there is no model or one is damaged, StoreError.
+    pages: folder for a page of each (`results.site_report`), where they are wanted. at: specificity
+    of the sensitivities there. Raises RunError where there is no model or one is damaged,
+    StoreError.
     """
     for path in kept_models(folder if folder.is_dir() else find_run(str(folder))):
         description = read_description(path)
@@ -46,9 +47,11 @@ def show_site(folder: Path, console: Console, pages: Path | None, at: float) -> 
             origin = description.origin
             page = pages / f"{origin.run}-{origin.called}.html"
             with doing(f"page of {origin.called}"):
-                from fedapp.results.own import own_page  # scikit-learn takes seconds to import
+                # Matplotlib and scikit-learn take seconds to import.
+                from fedapp.results.site_report import site_page, view_of_model
 
-                write_atomic(page, own_page(path, at).encode(), durable=False)
+                text = site_page(view_of_model(path, at))
+                write_atomic(page, text.encode(), durable=False)
             lines.append(f"  {'page':14}{page}")
         for line in lines:
             console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -2,7 +2,6 @@
 
 import csv
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,7 +10,7 @@ from rich.table import Table
 from fedapp.ground.errors import FedAppError, one_line
 from fedapp.ground.text import size
 from fedapp.messages.protocol import EPSILON
-from fedapp.site.record import Record
+from fedapp.site.record import Line, Record, by_run, minute
 from fedapp.tools.node.approvals import Approvals
 
 COLUMNS = ("number", "at", "event", "run", "asked", "what", "bytes", EPSILON, "code", "hash")
@@ -50,33 +49,24 @@ def audit(folder: Path, console: Console, export: Path | None) -> bool:
     return whole
 
 
-def _by_run(lines: list[dict[str, Any]]) -> Table:
+def _by_run(lines: list[Line]) -> Table:
     heads = ("run", "code", "last, UTC", "asked", "sent", "bytes", EPSILON, "refused")
     table = Table(*heads, box=None, pad_edge=False)
-    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for line in lines:
-        if "run" in line:
-            runs.setdefault((line["run"], line.get("identity", "")), []).append(line)
-    for (run, _), of in runs.items():
-        counts = {event: [one for one in of if one["event"] == event] for event in _EVENTS}
-        cost = [one[EPSILON] for one in counts["sent"] if EPSILON in one]
+    for one in by_run(lines):
         table.add_row(
-            escape(one_line(run)),
-            str(of[-1].get("code", "")),
-            str(of[-1]["at"])[:16].replace("T", " "),
-            str(len(counts["asked"])),
-            str(len(counts["sent"])),
-            size(sum(one.get("bytes", 0) for one in counts["sent"])),
-            f"{max(cost):.4g}" if cost else "none",
-            str(len(counts["refused"])),
+            escape(one_line(one.run)),
+            str(one.lines[-1].get("code", "")),
+            minute(one.lines[-1]),
+            str(len(one.of("asked"))),
+            str(len(one.of("sent"))),
+            size(one.bytes_sent),
+            "none" if one.epsilon is None else f"{one.epsilon:.4g}",
+            str(len(one.of("refused"))),
         )
     return table
 
 
-_EVENTS = ("asked", "sent", "refused")
-
-
-def _row(line: dict[str, Any]) -> dict[str, object]:
+def _row(line: Line) -> dict[str, object]:
     told = {**line.get("digests", {}), **line.get("counts", {})}
     what = line.get("why") or line.get("word") or "; ".join(f"{k} {v}" for k, v in told.items())
     row = {name: line.get(name, "") for name in COLUMNS} | {"what": what}

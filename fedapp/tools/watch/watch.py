@@ -38,8 +38,7 @@ def watch(run: str, paper: bool, console: Console) -> int:
         )
         return STOPPED
     # torch comes with these, and a run that goes on needs the memory more.
-    from fedapp.results.endblock import end_block
-    from fedapp.results.paperblock import paper_block
+    from fedapp.results.run_end import end_block, paper_block
 
     records = RunFolder(folder)
     words = paper_block if paper else end_block

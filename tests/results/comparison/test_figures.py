@@ -18,6 +18,8 @@ from fedapp.results.comparison import figures
 from fedapp.results.comparison.document import write_report
 from fedapp.results.comparison.figures import (
     accuracy_curves,
+    confusion,
+    confusion_figure,
     data_figure,
     error_curves,
     harm_figure,
@@ -25,13 +27,9 @@ from fedapp.results.comparison.figures import (
     sweep_figure,
     variance_bars,
 )
-from fedapp.results.comparison.looks import looks
-from fedapp.results.comparison.mistakes import (
-    confusion,
-    confusion_figure,
-)
 from fedapp.results.comparison.paper import PaperNumbers, read_printed
 from fedapp.results.comparison.record import read_comparison
+from fedapp.results.comparison.style import looks
 from fedapp.results.comparison.sweep import sweeps
 from tests.results.comparison.synthetic import change, realistic, result, site, written
 

@@ -7,7 +7,6 @@ import pytest
 
 from fedapp.experiment.presetfiles import method_presets
 from fedapp.ground.errors import DataError
-from fedapp.results.comparison.looks import parameters
 from fedapp.results.comparison.paper import (
     COST,
     NAMES,
@@ -19,6 +18,7 @@ from fedapp.results.comparison.paper import (
     read_printed,
 )
 from fedapp.results.comparison.record import ComparisonRecord
+from fedapp.results.comparison.style import parameters
 from fedapp.results.comparison.sweep import sweeps
 from fedapp.tools.compare.grid import read_grid
 from tests.results.comparison.synthetic import result, written

@@ -7,9 +7,9 @@ import pytest
 from fedapp.experiment.presetfiles import method_presets
 from fedapp.ground.text import points
 from fedapp.results.comparison.differences import gains_table, harm, harm_table, paired_table
-from fedapp.results.comparison.looks import featured, looks
 from fedapp.results.comparison.paper import PaperNumbers, read_printed
 from fedapp.results.comparison.record import ComparisonRecord
+from fedapp.results.comparison.style import featured, looks
 from fedapp.results.comparison.sweep import sweeps
 from fedapp.results.comparison.tables import (
     accuracy_table,

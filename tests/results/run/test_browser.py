@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fedapp.results.own import own_page
 from fedapp.results.report import write_reports
+from fedapp.results.site_report import site_page, view_of_model
 from tests.results.run.browser import CHROMIUM, browser
 from tests.results.run.written import write_run
 from tests.results.test_own import evidence, folder_of
@@ -40,7 +40,7 @@ def shown(tmp_path_factory):
     pages = {"run": write_reports([str(run)])[0], "site": write_reports([str(run)], site="0")[0]}
     folder = folder_of(tmp_path, evidence([0, 1, 2, 3] * 30))
     pages["own"] = tmp_path / "own.html"
-    pages["own"].write_text(own_page(folder))
+    pages["own"].write_text(site_page(view_of_model(folder)))
     with browser(tmp_path / "profile") as seen:
         yield seen, {name: page.as_uri() for name, page in pages.items()}
 

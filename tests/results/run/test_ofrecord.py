@@ -4,7 +4,7 @@ import pytest
 
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.results.report import write_reports
-from fedapp.results.run.ofrecord import record_page
+from fedapp.results.site_report import site_page, view_of_record
 from fedapp.site.record import Record
 from tests.results.run.test_sitepage import write_run
 
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 
 def test_it_says_what_left_what_was_refused_and_epsilon_so_far(folder):
-    page = record_page(folder, "mine")
+    page = site_page(view_of_record(folder, "mine"))
     for said in ("The record is whole: 8 lines.", "2 answers", "4.0 kB", "train 2",
                  "This run: 2.25.", "added up: 6.25.", "75.0 (6 of 8)",
                  "&lt;b&gt;this site&#39;s terms (hours)"):  # fmt: skip
@@ -39,15 +39,15 @@ def test_it_says_what_left_what_was_refused_and_epsilon_so_far(folder):
 def test_a_record_that_was_changed_is_said_and_shown_as_far_as_it_is_true(folder):
     path = Record(folder).path
     path.write_text(path.read_text().replace("2.25", "0.25"))
-    page = record_page(folder, "mine")
+    page = site_page(view_of_record(folder, "mine"))
     assert "BROKEN" in page and "line 5: was changed" in page and "This run: 1.5." in page
 
 
 def test_a_run_without_noise_has_no_epsilon(tmp_path):
     Record(tmp_path).add("introduced", **RUN, counts={})
-    assert "None: no run has sent models with noise" in record_page(tmp_path, "mine")
+    assert "None: no run has sent models with noise" in site_page(view_of_record(tmp_path, "mine"))
     with pytest.raises(RunError, match="no run 'min'; did you mean 'mine'"):
-        record_page(tmp_path, "min")
+        site_page(view_of_record(tmp_path, "min"))
 
 
 def test_it_stands_in_the_sites_report_or_where_the_run_is_not_here_alone(

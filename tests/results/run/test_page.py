@@ -3,9 +3,8 @@
 import pytest
 
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.results.report import write_reports
-from fedapp.results.run.page import blocks_of, run_page
-from fedapp.results.run.record import read_run
+from fedapp.results.report import blocks_of, run_page, write_reports
+from fedapp.results.run_record import read_run
 from tests.results.run.pages import check
 from tests.results.run.written import write_run
 

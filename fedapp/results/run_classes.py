@@ -1,28 +1,34 @@
-"""Class by class: the images of each site, mistakes, and pseudo-labels.
+"""Class by class: what is found, the images of each site, mistakes, and pseudo-labels.
 
-And whether a model knows when it may be wrong.
+And whether a model knows when it may be wrong. What is found is told of all sites' images together,
+not as means over sites: a site with two images of a class finds 0, 50 or 100 % of them.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from fedapp.evaluation.intervals import wilson
+from fedapp.evaluation.quality import FEWEST, NAMES
 from fedapp.ground.text import count, percent
 from fedapp.learn.metrics import BINS, calibration_error
 from fedapp.messages.protocol import Evaluation
-from fedapp.results.layout import DASH, Table
-from fedapp.results.run.blocks import Block, Figure, over_rounds
-from fedapp.results.run.drawing import (
+from fedapp.results.charts import (
+    STRIPED,
     Bar,
     Line,
     Matrix,
+    band,
     bars,
     line_chart,
     matrix,
+    over_rounds,
     percents,
 )
-from fedapp.results.run.record import RunRecord, SiteRecord
+from fedapp.results.layout import DASH, Block, Figure, Table
+from fedapp.results.run_record import RunRecord, SiteRecord
+from fedapp.server.standings import POOLED
 
 _CLASSES = (
     "Share of each class among a site's labelled validation and test images, a row each; darker is "
@@ -42,8 +48,99 @@ _LABELS = (
     "undecided."
 )
 _KNOWN = " Striped: wrong, which only a simulation knows."
+_FOUND = (
+    "Each site's model on its own test images, all images together. Sensitivity: the share of a "
+    "class that is found; specificity: the share of the others that is not taken for it. A mean "
+    "over sites would count a site with one image of a class like one with a hundred, so none is "
+    f"shown, and sites with fewer than {FEWEST} are not ranked by a class."
+)
+_AT_HOME = (
+    " AUROC takes the scores of single images, which stay at the sites: fedapp site --page has it "
+    "there, and rounds.pooled_auroc=true has sites send counts of them."
+)
+_RANKED = (
+    "Counts of scores of all sites' images together: each image of the class against each other "
+    "image, whichever site it lies at, with an interval that counts images as independent. Beside "
+    "it the mean over sites, to be read with care: one case found or missed makes a site's AUROC."
+)
 Counts = Mapping[str, Sequence[int]]
 """A `protocol.PseudoLabels` as sites.jsonl has it."""
+
+
+def joining(run: RunRecord) -> str:
+    """Return at how many sites joining paid, in one sentence."""
+    found = Counter(site.standing.verdict.said for site in run.sites)
+    known = len(run.sites) - found["unknown"]
+    if not known:
+        return "Cannot tell at any site whether joining paid: too few test images, or no model "\
+            "trained alone beside."  # fmt: skip
+    return (
+        f"Joining paid at {found['paid']} of {len(run.sites)} sites, did harm at "
+        f"{found['harmed']} and changed little at {found['same']}; cannot tell at "
+        f"{found['unknown']}."
+    )
+
+
+def classes_found(run: RunRecord) -> Block:
+    """Return the metrics of all sites' test images together, and the classes one by one."""
+    title = "How well each class is found"
+    summary = run.standings.summary()
+    classes, pooled = summary["by_class"], summary["pooled"]
+    if not any(one["images"] for one in classes):
+        return Block(title, _FOUND, missing="No site has test images that were measured.")
+    named = [f"{NAMES[m]} {percent(pooled[m]['final'])} %" for m in POOLED]
+    said = [one for one in classes if one["sensitivity"] is not None]
+    said_of_all = all(one in said for one in classes if one["images"])
+    lines = [f"All sites' test images together: {', '.join(named)}."] if said_of_all else []
+    if few := [f"{one['class']} ({one['images']})" for one in classes if one not in said]:
+        lines.append(f"Fewer than {FEWEST} images at all sites, cannot be said: {', '.join(few)}.")
+    columns = [
+        "Class",
+        "Images",
+        "Sensitivity, %",
+        "Specificity, %",
+        f"Sites with 1 to {FEWEST - 1}",
+    ]
+    rows = [
+        [
+            one["class"],
+            str(one["images"]),
+            percent(one["sensitivity"]),
+            DASH if one["specificity"] is None else percent(one["specificity"]),
+            str(one["sites_with_few"]),
+        ]
+        for one in said
+    ]
+    tables = [Table("By class", columns, rows, labels=1)] if rows else []
+    if "auroc" not in summary:
+        return Block(title, _FOUND + _AT_HOME, tables=tables, lines=lines)
+    lines.append(_ranking(summary))
+    return Block(title, _FOUND, tables=[*tables, _ranks(classes)], lines=lines)
+
+
+def _ranking(summary: Mapping[str, Any]) -> str:
+    auroc, precision = summary["auroc"], summary["average_precision"]
+    if auroc is None:
+        return f"AUROC cannot be said: no class has {FEWEST} images, and others as many."
+    return (
+        f"By scores, mean over classes: AUROC {percent(auroc)} %, average precision "
+        f"{percent(precision)} %."
+    )
+
+
+def _ranks(classes: Sequence[Mapping[str, Any]]) -> Table:
+    columns = ["Class", "AUROC, %", "95 % interval", "Average precision, %", "Mean over sites, %",
+               "Of sites"]  # fmt: skip
+    rows = []
+    for one in (one for one in classes if one["auroc"] is not None):
+        ends = f"{percent(one['auroc_low'])} to {percent(one['auroc_high'])}"
+        own = one["auroc_of_sites"]
+        cells = percent(one["auroc"]), ends, percent(one["average_precision"])
+        mean = DASH if own is None else percent(own)
+        rows.append([one["class"], *cells, mean, str(one["sites_in_mean"])])
+    within = max((one["auroc_within"] or 0 for one in classes), default=0)
+    notes = [_RANKED, f"Counts round the scores: each AUROC is exact to {100 * within:.2f} points."]
+    return Table("AUROC by class", columns, rows, notes, labels=1)
 
 
 def class_mix(run: RunRecord) -> Block:
@@ -146,8 +243,7 @@ def _bins(evaluations: Sequence[Evaluation]) -> list[tuple[int, int, float]]:
 def _reliability(evaluations: Sequence[Evaluation]) -> Figure:
     filled = [(n, right, sure) for n, right, sure in _bins(evaluations) if n]
     points = [(sure / n, right / n) for n, right, sure in filled]
-    ends = [(sure / n, wilson(right, n)) for n, right, sure in filled]
-    band = [(x, high) for x, (_, high) in ends] + [(x, low) for x, (low, _) in reversed(ends)]
+    ends = [(sure / n, *wilson(right, n)) for n, right, sure in filled]
     error = calibration_error(evaluations)
     said = (
         f"Expected calibration error {percent(error)} points, of {sum(n for n, *_ in filled)} "
@@ -163,7 +259,7 @@ def _reliability(evaluations: Sequence[Evaluation]) -> Figure:
         percents("probability of the answer"),
         percents(),
         said,
-        [Line("", band, "c0")] if len(band) > 2 else (),
+        band(ends, "c0"),
         diagonal=True,
     )
     return Figure(picture, said, Table("Answers by their probability", columns, rows, labels=1))
@@ -247,7 +343,7 @@ def _counted(
     for i, (name, n) in enumerate(zip(names, counts, strict=True)):
         bad = wrong[i] if wrong else 0
         share = f", {percent(bad / n)} % wrong" if wrong and n else ""
-        given.append(Bar(name, [(n - bad, "c0"), (bad, "striped")], f"{n}{share}"))
+        given.append(Bar(name, [(n - bad, "c0"), (bad, STRIPED)], f"{n}{share}"))
         rows.append([name, str(n), str(bad) if wrong else DASH])
     total = sum(counts)
     said = f"{total} pseudo-labels"
@@ -267,5 +363,5 @@ def _errors(run: RunRecord) -> list[Figure]:
         f"{last}."
     )
     rows = [[str(number), percent(share)] for number, share in found]
-    picture = over_rounds(run, "Wrong by round", [Line("wrong", found, "c2")], said)
+    picture = over_rounds(run.last, "Wrong by round", [Line("wrong", found, "c2")], said)
     return [Figure(picture, said, Table("Wrong by round", ["Round", "%"], rows, labels=1))]

@@ -14,10 +14,9 @@ from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.presetfiles import method_presets, presets
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.text import count, duration, percent, size
-from fedapp.results.layout import DASH, Table
-from fedapp.results.run.blocks import Block, Figure
-from fedapp.results.run.drawing import Bar, Line, bars, line_chart, rounds_axis, upto
-from fedapp.results.run.record import Row, RunRecord
+from fedapp.results.charts import Bar, Line, bars, line_chart, rounds_axis, upto
+from fedapp.results.layout import DASH, Block, Figure, Table
+from fedapp.results.run_record import Row, RunRecord
 from fedapp.server.fall import fallen
 
 _MOST = 40
@@ -171,8 +170,7 @@ def traffic(run: RunRecord) -> Block:
             else "."
         )
     )
-    up = upto(most, "", [count(0), count(most / 2), count(most)])
-    picture = line_chart("Models sent", lines, rounds_axis(run.last), up, said)
+    picture = line_chart("Models sent", lines, rounds_axis(run.last), upto(most, count), said)
     rows = [
         [
             *(str(row["round"]), count(row.get("models_sent")), count(row.get("models_up"))),
@@ -223,10 +221,8 @@ def _rounds(run: RunRecord) -> Figure:
     ]
     most = max((seconds for _, seconds in taken), default=0.0)
     said = f"The longest round took {duration(most)}."
-    up = upto(most, "", [duration(most * part) for part in (0, 0.5, 1)])
-    picture = line_chart(
-        "Seconds by round", [Line("", taken, "c0")], rounds_axis(run.last), up, said
-    )
+    lines, up = [Line("", taken, "c0")], upto(most, duration)
+    picture = line_chart("Seconds by round", lines, rounds_axis(run.last), up, said)
     rows = [[f"{number:g}", duration(seconds)] for number, seconds in taken]
     return Figure(picture, said, Table("Time by round", ["Round", "Time"], rows, labels=1))
 

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from fedapp.ground.text import percent
-from fedapp.results.layout import DASH, Table
-from fedapp.results.run.blocks import Block, Figure, over_rounds
-from fedapp.results.run.drawing import Line, Matrix, Picture, matrix, shares_of
-from fedapp.results.run.record import GROUPS, RunRecord
+from fedapp.results.charts import Line, Matrix, matrix, over_rounds, shares_of
+from fedapp.results.layout import DASH, Block, Figure, Picture, Table
+from fedapp.results.run_record import GROUPS, RunRecord
 
 _READING = (
     "A site's helpers are other sites' models that label its images and are averaged into its "
@@ -110,7 +109,7 @@ def _change(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:
         f"% in round {points[-1][0]}. Near zero the search has settled."
     )
     rows = [[str(number), percent(share)] for number, share in points]
-    picture = over_rounds(run, "New helpers by round", [Line("new", points, "c0")], said)
+    picture = over_rounds(run.last, "New helpers by round", [Line("new", points, "c0")], said)
     return Figure(picture, said, Table("New helpers", ["Round", "New, %"], rows, labels=1))
 
 

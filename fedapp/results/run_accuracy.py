@@ -3,17 +3,26 @@
 Curves: the mean over sites, every answer, and every site or group by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedapp.ground.text import percent
 from fedapp.learn.metrics import SHARES_OF_LABELS
 from fedapp.messages.protocol import ANSWERS
-from fedapp.results.layout import DASH, Table
-from fedapp.results.run.blocks import Block, Figure, band, over_rounds, rounds_table
-from fedapp.results.run.drawing import GROUP_MARKS, WIDTH, Drawing, Line, Picture, Point, shortened
-from fedapp.results.run.record import GROUPS, Right, RunRecord, SiteRecord
+from fedapp.results.charts import (
+    GROUP_MARKS,
+    Line,
+    Point,
+    Share,
+    Shares,
+    band,
+    intervals,
+    over_rounds,
+    small_charts,
+)
+from fedapp.results.layout import DASH, Block, Figure, Picture, Table
+from fedapp.results.run_record import GROUPS, Right, RunRecord, SiteRecord
 
 FEW_SITES = 24
 """Runs of at most as many sites show each by itself; of more, groups."""
@@ -32,7 +41,6 @@ BY_IMAGE = (
     "The thin lines are 95 % intervals (Wilson) that count images as independent, since the server "
     "knows no patients: where the two overlap, the change may be chance."
 )
-_LEFT, _RIGHT, _ROW = 78, 108, 26
 _PAIRS = (
     "Each row is a site: hollow after the warm-up, filled after the last round, on the same test "
     f"images. {BY_IMAGE} At the right: right answers before and after, of how many images."
@@ -56,6 +64,15 @@ def curves(run: RunRecord) -> Block:
     return Block("Learning curves", _READING, figures, missing=missing)
 
 
+def _by_round(run: RunRecord, title: str, columns: Mapping[str, str]) -> Table:
+    """Return shares of metrics.jsonl by round, in percent. columns: their titles -> their names."""
+    rows = [
+        [str(row["round"]), *(percent(row.get(name)) for name in columns.values())]
+        for row in run.rounds
+    ]
+    return Table(title, ["Round", *columns], rows, labels=1)
+
+
 def _points(run: RunRecord, column: str) -> list[Point]:
     found = ((row["round"], row.get(column)) for row in run.rounds)
     return [(number, value) for number, value in found if value is not None]
@@ -74,12 +91,12 @@ def _mean(run: RunRecord) -> Figure:
         lines,
         "Mean over sites on test and on validation images, and the mean of the tenth of sites that "
         "do worst.",
-        rounds_table(run, "Accuracy by round, %", {n: key for n, key, *_ in named}, percent),
+        _by_round(run, "Accuracy by round, %", {n: key for n, key, *_ in named}),
     )
 
 
 def _answers(run: RunRecord) -> list[Figure]:
-    kinds = dict(zip(ANSWERS, ("c0", "c1", "c3", "c2", "c4"), strict=True))
+    kinds = dict(zip(ANSWERS, ("c0", "c1", "c3", "c2", "ink"), strict=True))
     found = {a: points for a in ANSWERS if (points := _points(run, f"mean_test_accuracy_{a}"))}
     if len(found) < 2:
         return []
@@ -90,7 +107,7 @@ def _answers(run: RunRecord) -> list[Figure]:
         "network where its method has one."
     )
     columns = {_SAID[a]: f"mean_test_accuracy_{a}" for a in found}
-    table = rounds_table(run, "Accuracy by answer and round, %", columns, percent)
+    table = _by_round(run, "Accuracy by answer and round, %", columns)
     return [_figure(run, "Answers that sites have", lines, caption, table)]
 
 
@@ -100,38 +117,22 @@ def _figure(
     drawn = [line for line in lines if line.points]
     ends = ", ".join(f"{line.name} {percent(line.points[-1][1])} %" for line in drawn)
     said = f"Lines of accuracy by round. After round {run.last}: {ends}."
-    return Figure(over_rounds(run, title, lines, said), caption, table)
+    return Figure(over_rounds(run.last, title, lines, said), caption, table)
 
 
 def _small(run: RunRecord) -> Figure:
     """Return a small chart of each site, fewest labels first."""
-    across, cell, high, gap = 3, WIDTH / 3, 62.0, 38.0
-    order = [site for sites in run.by_group.values() for site in sites]
-    lines = -(-len(order) // across)
-    drawing = Drawing(20 + lines * (high + gap))
-    drawing.text((0, 12), "Each site, fewest labels first", "head")
-    rows = []
-    for place, site in enumerate(order):
-        left, top = cell * (place % across), 34 + (high + gap) * (place // across)
+    charts, rows = [], []
+    for site in (site for sites in run.by_group.values() for site in sites):
         found = run.curve(site.number)
-        wide = cell - 14
-        for share in (0, 0.5, 1):
-            y = top + high * (1 - share)
-            drawing.line((left, y), (left + wide, y), "grid")
-        drawing.text((left, top - 4), shortened(site.name, 11), "")
-        if not found:
-            drawing.text((left + 4, top + high / 2), "not measured", "soft")
-            continue
-        points = [
-            (left + wide * number / run.last, top + high * (1 - right.share))
-            for number, right in found.items()
-        ]
-        drawing.path(points, f"g{site.group}")
-        end = found[max(found)]
-        drawing.text((left + wide, top - 4), f"{end.right}/{end.of}", "soft", "end")
-        first = found[min(found)]
-        rows.append([site.name, percent(site.standing.facts.mu), str(first), str(end)])
-    said = f"{len(order)} small charts of test accuracy, 0 to 100 %, by round."
+        points = [(number, right.share) for number, right in found.items()]
+        words = ""
+        if found:
+            first, end = found[min(found)], found[max(found)]
+            words = f"{end.right}/{end.of}"
+            rows.append([site.name, percent(site.standing.facts.mu), str(first), str(end)])
+        charts.append(Line(site.name, points, f"g{site.group}", words=words))
+    said = f"{len(charts)} small charts of test accuracy, 0 to 100 %, by round."
     table = Table(
         "Each site, first and last", ["Site", "Labels, %", "First", "Last"], rows, labels=1
     )
@@ -139,7 +140,8 @@ def _small(run: RunRecord) -> Figure:
         f"Test accuracy from 0 to 100 % over rounds 0 to {run.last}; at the right: right answers "
         "of test images at the end. Colour: the share of labels, as below."
     )
-    return Figure(drawing.picture(said), caption, table)
+    picture = small_charts("Each site, fewest labels first", charts, run.last, said)
+    return Figure(picture, caption, table)
 
 
 def _groups(run: RunRecord) -> Figure:
@@ -150,12 +152,12 @@ def _groups(run: RunRecord) -> Figure:
         spread = quartiles(run, sites)
         middle = [(number, mid) for number, (_, mid, _) in spread.items()]
         lines.append(Line(SHARES_OF_LABELS[group], middle, f"g{group}", group == 1))
-        bands += band(spread, f"g{group}")
+        bands += band(((n, low, high) for n, (low, _, high) in spread.items()), f"g{group}")
         ends = spread[max(spread)] if spread else None
         cells = map(percent, ends) if ends else (DASH,) * 3
         rows.append([GROUPS[group], str(len(sites)), *cells])
     said = "The middle site's accuracy by round, of each group of sites by share of labels."
-    picture = over_rounds(run, "By share of labels", lines, said, bands)
+    picture = over_rounds(run.last, "By share of labels", lines, said, bands)
     columns = ["Labels", "Sites", "Lower quartile, %", "Median, %", "Upper quartile, %"]
     caption = (
         f"{len(run.sites)} sites are too many for a chart each. Line: the middle site; band: the "
@@ -229,34 +231,19 @@ def dumbbell_chart(
     title: str, group: int, pairs: Sequence[tuple[str, Right, Right]], alternative: str
 ) -> Picture:
     """Return a row for each pair: its name, before and after. group: of all, in `GROUPS`."""
-    drawing = Drawing(44 + _ROW * len(pairs))
-    bottom = 30 + _ROW * len(pairs)
-    drawing.text((0, 12), title, "head")
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        drawing.line((_across(share), 24), (_across(share), bottom), "grid")
-        drawing.text((_across(share), bottom + 13), f"{share:.0%}", "soft", "middle")
-    for place, (name, before, after) in enumerate(pairs):
-        _dumbbell(drawing, 39 + _ROW * place, name, group, before, after)
-    return drawing.picture(alternative)
-
-
-def _across(share: float) -> float:
-    return _LEFT + (WIDTH - _LEFT - _RIGHT) * share
-
-
-def _dumbbell(
-    drawing: Drawing, y: float, name: str, group: int, before: Right, after: Right
-) -> None:
-    """Draw one row, its middle at height y."""
-    drawing.text((_LEFT - 6, y + 4), shortened(name, 12), "", "end")
-    for found, height, kind in ((before, y - 4, "soft"), (after, y + 4, f"g{group}")):
-        low, high = found.interval
-        drawing.line((_across(low), height), (_across(high), height), f"{kind} thin")
-    start, end = (_across(before.share), y - 4), (_across(after.share), y + 4)
-    drawing.line(start, end, f"g{group}")
-    drawing.mark(GROUP_MARKS[group], start, f"hollow g{group}", 3.5)
-    drawing.mark(GROUP_MARKS[group], end, f"f g{group}")
-    drawing.text((WIDTH, y + 4), f"{before.right} → {after}", "", "end")
+    rows = [
+        Shares(
+            name,
+            (
+                Share(before.share, before.interval, "soft"),
+                Share(after.share, after.interval, f"g{group}"),
+            ),
+            f"{before.right} → {after}",
+            GROUP_MARKS[group],
+        )
+        for name, before, after in pairs
+    ]
+    return intervals(title, rows, alternative)
 
 
 def harm(run: RunRecord) -> Block:

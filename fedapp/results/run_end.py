@@ -1,6 +1,7 @@
-"""What a person reads when a run is over, in plain words; `paperblock` has the paper's.
+"""What a person reads when a run is over: in plain words, or in the paper's terms.
 
-Shares are shown with what they are shares of: a percentage of a few images is hardly a number.
+Files hold shares in [0, 1], the screen shows percent. Shares are shown with what they are shares
+of: a percentage of a few images is hardly a number.
 Rows: of `per_site.csv`. What was not measured (a site without test images) is absent or None.
 """
 
@@ -11,9 +12,10 @@ from typing import Any
 
 from fedapp.evaluation.intervals import FEW, wilson
 from fedapp.experiment.runfolder import runs_root
-from fedapp.ground.text import duration, percent, size
-from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, worst_decile
+from fedapp.ground.text import count, duration, percent, points, size
+from fedapp.learn.metrics import LABEL_GROUPS, SHARES_OF_LABELS, label_group, worst_decile
 from fedapp.messages.protocol import EVERYBODY
+from fedapp.server.standings import spread
 
 Row = dict[str, Any]
 
@@ -27,6 +29,29 @@ _NAMED = 4
 """Sites named where a list of sites could be long."""
 _LABEL, _CELL = 48, 13
 """Columns of what a line begins with, and of each of its numbers."""
+_PAPER_LABEL, _PAPER_CELL = 42, 14
+"""The same, in the paper's terms."""
+_PAPER_ANSWERS = {
+    "common": "the server's model",
+    "tuned": "their own after local training",
+    "alone": "their own, trained alone",
+    "online": "the server's online network",
+    "one_round": "the closed form, before any training",
+}
+_PAPER_SPREAD = ("mean_test", "std_test", "worst_decile")
+_FILES = (
+    "summary.json",
+    "per_site.csv",
+    "metrics.jsonl",
+    "evaluations.json",
+    "sites.jsonl",
+    "traffic.csv",
+    "config.yaml",
+    "run.json",
+    "manifest.safetensors",
+    "checkpoint.json",
+)
+"""Of a run's folder, in the order in which they are named."""
 WARMUP, ALONE, COMMON, FINAL, VALIDATION = (
     "warmup_accuracy",
     "alone_accuracy",
@@ -266,7 +291,12 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _cells(label: str, *values: str) -> str:
-    return f"{label:<{_LABEL}}" + "".join(f"{value:>{_CELL}}" for value in values)
+    return _columns(label, values, _LABEL, _CELL)
+
+
+def _columns(label: str, values: Sequence[str], first: int, each: int) -> str:
+    """Return a line whose first column is so many signs wide, and each of the others so many."""
+    return f"{label:<{first}}" + "".join(f"{value:>{each}}" for value in values)
 
 
 def title(summary: Row) -> str:
@@ -380,3 +410,141 @@ def counted(row: Row) -> tuple[str, str]:
     found, of = round(row[FINAL] * row["test"]), row["test"]
     low, high = map(percent, wilson(found, of))
     return f"{found} / {of}", f"{low} to {high}"
+
+
+def paper_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
+    """Return the result of a run as plain text of 100 columns, paths apart.
+
+    At most 30 lines; of a run of at most `FEW_SITES` sites 14 more.
+
+    summary: as in summary.json; per_site: as in per_site.csv; run: the run's folder. What was not
+    measured (a site without test images, a method without a bound) shows as a dash or not at all.
+    """
+    blocks = [
+        [title(summary)],
+        _paper_accuracies(summary, per_site),
+        _paper_answers(summary),
+        _paper_by_site(per_site),
+        _paper_by_labels(per_site),
+        _paper_movers(per_site),
+        _paper_costs(summary),
+        [*untested(summary, per_site), *exceptions(per_site), *doubts(summary)],
+        _files(run),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _paper_accuracies(summary: Row, per_site: Sequence[Row]) -> list[str]:
+    mean = summary.get("mean_test_accuracy") or {}
+    best, chosen = (
+        "-" if (found := mean.get(f"{at}_round")) is None else found
+        for at in ("best", "best_by_validation")
+    )
+    start, spreads = spread(known(per_site, WARMUP)), _PAPER_SPREAD[1:]
+    table = [
+        ("after warm-up", *(start[f"{of}_accuracy"] for of in _PAPER_SPREAD)),
+        *(
+            (
+                label,
+                mean.get(at),
+                *(summary.get(f"{kind}{of}_accuracy") for of in spreads),
+            )
+            for label, at, kind in (
+                (f"final, round {summary['rounds']}", "final", ""),
+                (f"best, round {best}", "best", "best_"),
+                (f"best by validation, round {chosen}", "best_by_validation", "by_validation_"),
+            )
+        ),
+    ]
+    head = _paper_cells("Accuracy on the sites' own test images, %", "mean", "std", "worst decile")
+    return [head, *(_paper_cells(f"  {label}", *map(percent, row)) for label, *row in table)]
+
+
+def _paper_answers(summary: Row) -> list[str]:
+    """What the sites could answer with, where they have more than one answer."""
+    found = summary.get("answers") or {}
+    if len(found) < 2:
+        return []
+    head = _paper_cells("What sites could answer with, mean, %", "final", "by validation")
+    rows = (
+        (name, percent(row["final"]), percent(row["best_by_validation"]))
+        for name, row in found.items()
+    )
+    return [head, *(_paper_cells(f"  {_PAPER_ANSWERS[name]}", *shares) for name, *shares in rows)]
+
+
+def _paper_by_site(per_site: Sequence[Row]) -> list[str]:
+    """Return counts and intervals: a percentage of a few images is hardly a number."""
+    if len(per_site) > FEW_SITES or not (rows := measured(per_site)):
+        return []
+    lines = [_paper_cells("By site, final", "right / of", "%", "95 % interval")]
+    for row in rows:
+        found, interval = counted(row)
+        label = f"  {who(row)}"[: _PAPER_LABEL - 1]
+        lines.append(_paper_cells(label, found, percent(row[FINAL]), interval))
+    return lines
+
+
+def _paper_by_labels(per_site: Sequence[Row]) -> list[str]:
+    lines = [_paper_cells("By share of labels, %", "sites", "after warm-up", "final", "change")]
+    for label, rows in by_label_group(per_site, LABEL_GROUPS).items():
+        values = ["-", "-", "-"]
+        if both := [row for row in rows if _gain(row) is not None]:
+            start, end = (fmean(row[column] for row in both) for column in (WARMUP, FINAL))
+            values = [percent(start), percent(end), points(end - start)]
+        lines.append(_paper_cells(f"  {label}", str(len(rows)), *values))
+    return lines
+
+
+def _paper_movers(per_site: Sequence[Row]) -> list[str]:
+    gains = [(change, row) for row in per_site if (change := _gain(row)) is not None]
+    gains.sort(key=lambda mover: (-mover[0], mover[1]["site"]))
+    best = [_mover(*mover) for mover in gains if mover[0] > 0][:SHOWN]
+    worst = [_mover(*mover) for mover in reversed(gains) if mover[0] < 0][:SHOWN]
+    return [
+        "Against the site's own warm-up model, points",
+        f"  gained most  {'  '.join(best) or 'none'}",
+        f"  lost most    {'  '.join(worst) or 'none'}",
+    ]
+
+
+def _gain(row: Row) -> float | None:
+    """Return the final accuracy less the warm-up's, or None where one is unknown."""
+    start, end = row.get(WARMUP), row.get(FINAL)
+    return None if start is None or end is None else end - start
+
+
+def _mover(change: float, row: Row) -> str:
+    mu = "" if row.get("mu") is None else f" (mu {row['mu']:.2f})"
+    return f"{who(row)} {points(change)}{mu}"
+
+
+def _paper_costs(summary: Row) -> list[str]:
+    down, up = summary.get("models_sent"), summary.get("models_up")
+    error = summary.get("pseudo_label_error")
+    lines = [
+        f"Pseudo-label error  {percent(error)}{'' if error is None else ' %, last measured'}",
+        f"Models sent         {count(down)} to sites, {count(up)} to the server",
+    ]
+    bound = summary.get("cost_bound_models")
+    total = None if down is None else down + (up or 0)
+    if bound is not None:
+        share = f"; sent: {percent(total / bound)} % of it" if bound and total is not None else ""
+        lines.append(f"  paper's bound     {count(bound)} models (Eq. 28){share}")
+        saved = (greedy := summary["cost_greedy_models"]) - bound  # Eq. 29
+        kept = f"; the bound saves {count(saved)}" if saved > 0 else ""
+        lines.append(f"  greedy search     {count(greedy)} models (Eq. 27){kept}")
+    traffic = f"{size(summary.get('bytes_down'))} to sites, {size(summary.get('bytes_up'))}"
+    lines.append(f"Bytes sent          {traffic} to the server")
+    if measuring := summary.get("bytes_evaluation"):
+        lines.append(f"  for measuring     {size(measuring)}, not counted above")
+    return lines
+
+
+def _files(run: Path) -> list[str]:
+    there = [name for name in _FILES if (run / name).exists()]
+    return [f"Files in {run}", f"  {' '.join(there)}"] if there else [f"Files in {run}"]
+
+
+def _paper_cells(label: str, *values: str) -> str:
+    return _columns(label, values, _PAPER_LABEL, _PAPER_CELL)
