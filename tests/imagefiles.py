@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import pydicom
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
+from fedapp.data.folder import read_stored
+from fedapp.ground.errors import ImageError
 
 PATIENT = "Doe^Jane"
 """Stands in every DICOM file's header, and must stand nowhere else."""
@@ -119,3 +123,12 @@ def dicom(
         data.compress(syntax, encoding_plugin="pylibjpeg")
     data.save_as(path, enforce_file_format=True)
     return path
+
+
+def refused(file: Path) -> str:
+    """Return what is said of a file that cannot be read, without its name: one line."""
+    with pytest.raises(ImageError) as caught:
+        read_stored(file)
+    said = str(caught.value)
+    assert said.startswith(f"{file}: ") and "\n" not in said
+    return said.removeprefix(f"{file}: ")

@@ -20,22 +20,14 @@ from fedapp.data.dicom import is_dicom, read_dicom
 from fedapp.data.folder import decode
 from fedapp.data.window import DepthError, Ramp, Sigmoid, ValueTable
 from fedapp.ground import extras
-from fedapp.ground.errors import ConfigError, ImageError
-from tests.imagefiles import PATIENT, dicom, header
+from fedapp.ground.errors import ConfigError
+from tests.imagefiles import PATIENT, dicom, header, refused
 
 VALUES = np.random.default_rng(0).integers(0, 4096, (40, 36)).astype(np.uint16)
 SIGNED = VALUES.astype(np.int16) - 2000
 BYTES = (VALUES >> 4).astype(np.uint8)
 RGB = np.stack([BYTES, BYTES // 2, 255 - BYTES], 2)
 COMPRESSED = ("", RLELossless, JPEG2000Lossless)
-
-
-def refused(file) -> str:
-    with pytest.raises(ImageError) as caught:
-        read_dicom(file)
-    said = str(caught.value)
-    assert said.startswith(f"{file}: ") and "\n" not in said
-    return said.removeprefix(f"{file}: ")
 
 
 # --- values ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from fedapp.data.dicom import read_dicom
 from fedapp.data.folder import decode
 from fedapp.ground.errors import ImageError
 from fedapp.tools.datacheck.inputs import depth_of, suggested
-from tests.imagefiles import dicom, header
+from tests.imagefiles import dicom, header, refused
 
 RNG = np.random.default_rng(26)
 STORED = {8: (1, 4, 7, 8), 16: (1, 8, 10, 12, 15, 16)}
@@ -86,13 +86,6 @@ def fields(allocated, stored, high, signed, inverted=False):
         "PixelRepresentation": int(signed),
         "PhotometricInterpretation": "MONOCHROME1" if inverted else "MONOCHROME2",
     }  # fmt: skip
-
-
-def refused(file) -> str:
-    with pytest.raises(ImageError) as caught:
-        read_dicom(file)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("syntax", [*PLAIN, RLELossless, JPEG2000Lossless])

@@ -8,8 +8,7 @@ import pytest
 
 from fedapp.data.folder import decode
 from fedapp.data.raster import read_raster
-from fedapp.ground.errors import ImageError
-from tests.imagefiles import tiff
+from tests.imagefiles import refused, tiff
 
 RNG = np.random.default_rng(26)
 SIZE = (13, 22)
@@ -30,14 +29,6 @@ def drawn(kind):
     values = RNG.integers(ends.min, ends.max, SIZE, dtype=numbers, endpoint=True)
     values[0, :2] = ends.min, ends.max
     return values
-
-
-def refused(file):
-    with pytest.raises(ImageError) as caught:
-        read_raster(file)
-    said = str(caught.value)
-    assert said.startswith(f"{file}: ") and "\n" not in said
-    return said.removeprefix(f"{file}: ")
 
 
 @pytest.mark.parametrize("compressed", [False, True])
