@@ -1,7 +1,7 @@
 """What a site's inputs are for: how many of which class, copies, bags, and whether they suffice."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 from rich.markup import escape
@@ -76,33 +76,31 @@ class Counts:
         table.add_row("all", *sums, _total(every, hide_below))
         return table
 
-    def remarks(self) -> list[Remark]:
-        """Return what is missing; no number is in it."""
+    def remarks(self) -> Iterator[Remark]:
+        """Yield what is missing; no number is in it."""
         by_part = Counter[str]()
         for (_, part), count in self.cells.items():
             by_part[part] += count
         no_label = (UNLABELLED, BAGGED)
         labelled = sum(n for (label, _), n in self.cells.items() if label not in no_label)
-        found = []
         if not by_part[TRAIN]:
-            found.append(fault("no training images", "add images, or change the column split"))
+            yield fault("no training images", "add images, or change the column split")
         elif by_part[TRAIN] == self.cells[UNLABELLED, TRAIN]:
             remedy = "the site learns from its helpers alone; label some if you can"
-            found.append(note("no labelled training images", remedy))
+            yield note("no labelled training images", remedy)
         learns = by_part[TRAIN] > self.cells[UNLABELLED, TRAIN] + self.cells[BAGGED, TRAIN]
         for part, use in ((VAL, "validation"), (TEST, "test")):
             if labelled and not by_part[part]:
                 remedy = "label more images, or write a column split that has some"
                 # A site may keep its few labels for one purpose, but not by accident.
-                found.append((fault if learns else note)(f"no {use} images", remedy))
+                yield (fault if learns else note)(f"no {use} images", remedy)
         if not labelled:
             remedy = "nobody will know how good the site's model is; label some if you can"
-            found.append(note("no labels: no validation and no test images", remedy))
+            yield note("no labels: no validation and no test images", remedy)
         if self.cells[UNLABELLED, ASIDE] or self.cells[BAGGED, ASIDE]:
             text = "some images without a label are set aside"
             remedy = "their groups are for validation or testing, where labels are needed"
-            found.append(note(text, remedy))
-        return found
+            yield note(text, remedy)
 
 
 def _row(entry: Entry) -> str:
@@ -120,8 +118,8 @@ def remarks_on_classes(
     groups: Sequence[Group],
     classes: Sequence[str],
     hide_below: int,
-) -> list[Remark]:
-    """Return which classes are not in every part that the site has at all.
+) -> Iterator[Remark]:
+    """Yield which classes are not in every part that the site has at all.
 
     parts, groups: of each entry, the groups as they are dealt. classes: the agreed ones.
     hide_below: smallest count that is shown.
@@ -130,7 +128,7 @@ def remarks_on_classes(
     used = [part for part in _USES if any(found == part for _, found, _ in rows)]
     known = sorted({entry.label for entry, _, _ in rows} - {*classes})
     dealt = not any(entry.part for entry in entries)
-    found, absent = list[Remark](), list[str]()
+    absent = list[str]()
     for name in [*classes, *known]:
         mine = [(part, group) for entry, part, group in rows if entry.label == name]
         lacking = [use for part, use in _USES.items() if part in used and part not in dict(mine)]
@@ -138,21 +136,19 @@ def remarks_on_classes(
             absent.append(name)
         elif lacking:
             count = shown(len({group for _, group in mine}), hide_below)
-            plural = (
-                "" if count == "1" else "s"
-            )  # of what is shown: it must not tell a hidden count
+            # Of what is shown: it must not tell a hidden count.
+            plural = "" if count == "1" else "s"
             remedy = "give it some in the column split"
             if dealt:
                 remedy = (
                     f"it has {count} group{plural} (patients, or images without one), and needs "
                     f"{ENOUGH} that are mostly of this class; label more"
                 )
-            found.append(note(f"class {name!r}: no {' and no '.join(lacking)} images", remedy))
+            yield note(f"class {name!r}: no {' and no '.join(lacking)} images", remedy)
     if absent and rows:
         remedy = "the site can neither teach them nor measure them; label some if you have any"
         text = f"no labelled images of class {', '.join(map(repr, absent))}"
-        found.append(note(text, remedy))
-    return found
+        yield note(text, remedy)
 
 
 def expected(entries: Sequence[Entry], parts: Sequence[str], hide_below: int) -> str:
@@ -177,17 +173,16 @@ def expected(entries: Sequence[Entry], parts: Sequence[str], hide_below: int) ->
 
 def remarks_on_test(
     entries: Sequence[Entry], parts: Sequence[str], hide_below: int
-) -> list[Remark]:
-    """Return whether test images are too few to tell a good model from a bad one, class by class.
+) -> Iterator[Remark]:
+    """Yield where test images are too few to tell a good model from a bad one, class by class.
 
     hide_below: smallest count that is shown.
     """
     pairs = zip(entries, parts, strict=True)
     counted = Counter(entry.label for entry, part in pairs if part == TEST)
-    found = []
     if 0 < counted.total() < FEW:
         remedy = "chance decides which of two models looks better here; label more images"
-        found.append(note(f"fewer than {FEW} test images", remedy))
+        yield note(f"fewer than {FEW} test images", remedy)
     # A smaller number than hide_below must not show through.
     least = max(FEW_OF_CLASS, hide_below)
     if few := sorted(name for name, count in counted.items() if count < least):
@@ -196,10 +191,7 @@ def remarks_on_test(
             f"nothing can be said of these by themselves: {FEW_OF_CLASS - 1} of "
             f"{FEW_OF_CLASS - 1} right is {100 * low:.0f} to 100 %; label more"
         )
-        found.append(
-            note(f"fewer than {least} test images of class {', '.join(map(repr, few))}", remedy)
-        )
-    return found
+        yield note(f"fewer than {least} test images of class {', '.join(map(repr, few))}", remedy)
 
 
 def remarks_on_copies(
@@ -273,29 +265,25 @@ def bags_in_words(listing: Listing, hide_below: int) -> str:
 
 def remarks_on_bags(
     listing: Listing, parts: Sequence[str], experiment: Experiment | None
-) -> list[Remark]:
-    """Return whether the agreed method can learn from the bags, and whether they are much alike.
+) -> Iterator[Remark]:
+    """Yield why the agreed method cannot learn from the bags, and whether they are much alike.
 
     parts: of each entry, as it is dealt.
     """
     if not listing.bags:
-        return []
-    found = []
+        return
     if experiment and BAGS not in experiment.method.learns_from:
         what = f"images in bags, but method.name = {experiment.method.name!r} does not use them"
-        found.append(
-            fault(what, f"have the preset's method changed to {' or '.join(learning_from(BAGS))}")
-        )
+        yield fault(what, f"have the preset's method changed to {' or '.join(learning_from(BAGS))}")
     dealt = zip(listing.entries, parts, strict=True)
     filled = {entry.bag for entry, part in dealt if entry.bag and part == TRAIN}
     if filled < set(listing.bags) and (wrong := too_little(_proportions(listing, filled))):
         what = f"where a patient is tested, images in bags are set aside; then {wrong[0]}"
-        found.append(fault(what, "keep patients who are tested out of the bags"))
+        yield fault(what, "keep patients who are tested out of the bags")
     if MOST_CONDITION < _condition(listing) < float("inf"):
         what = f"the bags' proportions are much alike (condition number above {MOST_CONDITION:g})"
         remedy = "they teach little; divide the images so that in each bag another class prevails"
-        found.append(note(what, remedy))
-    return found
+        yield note(what, remedy)
 
 
 def _condition(listing: Listing) -> float:

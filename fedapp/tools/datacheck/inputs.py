@@ -1,7 +1,7 @@
 """What a site's inputs are: images that can be read, of which size and depth; or vectors."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
@@ -74,7 +74,7 @@ class Look:
 
 def look_at_images(
     entries: Sequence[Entry], settings: DataSettings | None, console: Console
-) -> tuple[list[str], list[tuple[str, str]], list[Remark]]:
+) -> tuple[list[str], list[tuple[str, str]], Iterator[Remark]]:
     """Return the images' contents, what they are in words, and what is wrong or odd about them."""
     looks = _looks(entries, settings, console)
     depths = [look.seen.depth for look in looks if look.seen]
@@ -94,24 +94,23 @@ def _looks(entries: Sequence[Entry], settings: DataSettings | None, console: Con
         return list(looks)
 
 
-def remarks_on(looks: Sequence[Look], settings: DataSettings | None) -> list[Remark]:
-    """Return what is wrong or odd about the images; settings: what the sites agreed upon."""
+def remarks_on(looks: Sequence[Look], settings: DataSettings | None) -> Iterator[Remark]:
+    """Yield what is wrong or odd about the images; settings: what the sites agreed upon."""
     # One library that is not there is one fault, of however many images.
-    found = list(dict.fromkeys(look.fault for look in looks if look.fault))
+    yield from dict.fromkeys(look.fault for look in looks if look.fault)
     whole = [look.seen for look in looks if look.seen]
-    found += remarks_on_depth([seen.depth for seen in whole], settings)
+    yield from remarks_on_depth([seen.depth for seen in whole], settings)
     if settings is None:
-        return found
+        return
     side = settings.image_size
     if settings.channels == 1 and (some := _how_many([not seen.grey for seen in whole])):
-        found.append(note(f"{some} images are in colour", "they are turned to grey when read"))
+        yield note(f"{some} images are in colour", "they are turned to grey when read")
     if some := _how_many([min(seen.size) < side for seen in whole]):
         text = f"{some} images are smaller than {side} x {side} pixels"
-        found.append(note(text, "they are enlarged, which adds no detail"))
+        yield note(text, "they are enlarged, which adds no detail")
     if some := _how_many([max(seen.size) > 1.1 * min(seen.size) for seen in whole]):
         text = f"{some} images are longer than wide or wider than long by over 10 %"
-        found.append(note(text, "they are squeezed to squares; cut them square if shapes matter"))
-    return found
+        yield note(text, "they are squeezed to squares; cut them square if shapes matter")
 
 
 def sizes(looks: Sequence[Look]) -> str:
@@ -177,12 +176,12 @@ def kinds(depths: Sequence[Depth]) -> str:
     return "; ".join(said) or "none could be read"
 
 
-def remarks_on_depth(depths: Sequence[Depth], settings: DataSettings | None) -> list[Remark]:
-    """Return what `data.window` should be and is not; settings: what the sites agreed upon."""
+def remarks_on_depth(depths: Sequence[Depth], settings: DataSettings | None) -> Iterator[Remark]:
+    """Yield what `data.window` should be and is not; settings: what the sites agreed upon."""
     deep = [depth for depth in depths if depth.values]
     if not deep:
-        return []
-    found, agreed = list[Remark](), settings.window if settings else ""
+        return
+    agreed = settings.window if settings else ""
     ends = window_ends(agreed)
     lost = [] if ends else [d for d in deep if agreed != OWN_WINDOW or d.window is None]
     if lost:
@@ -190,17 +189,16 @@ def remarks_on_depth(depths: Sequence[Depth], settings: DataSettings | None) -> 
         what = f"{_alike(lost)} of more than 8 bits, {values}"
         lacking = "some have no window of their own" if agreed else "data.window is not set"
         remedy = f"have it set, the same for all sites; these images suggest {suggested(lost)}"
-        found.append((fault if settings else note)(f"{what}: {lacking}", remedy))
+        yield (fault if settings else note)(f"{what}: {lacking}", remedy)
     elif ends and (levels := _levels(deep, ends)) < _FEW_LEVELS:
         what = (
             f"data.window = {agreed!r}: the middle 99 % of your values take {levels} of 256 levels"
         )
         remedy = f"detail is lost; is it the right one? These images suggest {suggested(deep)}"
-        found.append(note(what, remedy))
+        yield note(what, remedy)
     if len(deep) < len(depths):
         remedy = "data.window does not change 8-bit images: save them by the same window"
-        found.append(note(f"8-bit images among {_alike(deep)} of more bits", remedy))
-    return found
+        yield note(f"8-bit images among {_alike(deep)} of more bits", remedy)
 
 
 def suggested(deep: Sequence[Depth]) -> str:
@@ -234,7 +232,7 @@ def _alike(depths: Sequence[Depth]) -> str:
 
 def look_at_vectors(
     values: Tensor, settings: DataSettings | None
-) -> tuple[list[str], list[tuple[str, str]], list[Remark]]:
+) -> tuple[list[str], list[tuple[str, str]], Iterator[Remark]]:
     """Return the vectors' contents, what they are in words, and what is odd about them.
 
     values: float32 [n, D], n >= 1, finite.
@@ -247,22 +245,23 @@ def look_at_vectors(
     return contents, facts, _odd(numbers, mean, std, settings)
 
 
-def _odd(numbers: Tensor, mean: float, std: float, settings: DataSettings | None) -> list[Remark]:
-    """Return which numbers a network would learn little from."""
-    columns, found = numbers.std(0, correction=0), list[Remark]()
+def _odd(
+    numbers: Tensor, mean: float, std: float, settings: DataSettings | None
+) -> Iterator[Remark]:
+    """Yield which numbers a network would learn little from."""
+    columns = numbers.std(0, correction=0)
     moving = columns[columns > 0]
     if len(moving) and moving.max() > MOST_RATIO * moving.min():
         what = f"columns have standard deviations from {moving.min():.3g} to {moving.max():.3g}"
         remedy = "the largest outweigh all others; agree on a scale of each, and divide by it"
-        found.append(note(what, remedy))
+        yield note(what, remedy)
     if len(moving) < len(columns):
         what = f"{len(columns) - len(moving)} columns have one value in all rows"
-        found.append(note(what, "they say nothing here; the other sites' may"))
+        yield note(what, "they say nothing here; the other sites' may")
     if settings is None:
-        return found
+        return
     far = abs(mean - settings.mean) > MOST_DEVIATIONS * settings.std
     if far or not settings.std / MOST_SCALE <= std <= settings.std * MOST_SCALE:
         what = f"agreed are data.mean = {settings.mean:g} and data.std = {settings.std:g}"
         remedy = f"your numbers have {mean:.3g} and {std:.3g}; have both settings changed for all"
-        found.append(note(what, remedy))
-    return found
+        yield note(what, remedy)

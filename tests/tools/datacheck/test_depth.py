@@ -61,8 +61,8 @@ def test_which_window_is_suggested():
     ],
 )  # fmt: skip
 def test_what_is_said_of_the_window(window, depths, what):
-    found = remarks_on_depth(depths, agreed(window=window))
-    assert [finding.what for finding in found] == what
+    found = list(remarks_on_depth(depths, agreed(window=window)))
+    assert [remark.what for remark in found] == what
     assert [f.fault for f in found] == ["more than 8 bits" in text for text in what]
 
 
