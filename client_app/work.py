@@ -23,8 +23,12 @@ from fedapp.messages.codec import decode_origin, decode_request, encode
 from fedapp.messages.protocol import Hello, Incoming, Origin, Refusal, Request, Task
 from fedapp.site.federation import called
 from fedapp.site.house import House
+from fedapp.site.site import SiteClient
 
 log = logging.getLogger("flwr")
+
+OPEN = 1024
+"""Simulated sites that a process keeps open, those asked last."""
 
 
 def answer(
@@ -67,7 +71,14 @@ def _answer(
     asked: int | None,
 ) -> Incoming:
     settings = request.settings if isinstance(request, Hello) else {}
-    site, folder = open_site(run_config, node_config, origin, settings, house, allowed, asked)
+    # An identity tells runs apart, and no earlier version's run has one.
+    if isinstance(request, Task) and origin.identity and simulated_here(node_config):
+        said = tuple(run_config.items()), tuple(node_config.items())
+        site, folder = _simulated(*said, origin, request.site)
+        if not site.shares_pool:  # its own store would fill this process's memory with its models
+            _simulated.cache_clear()
+    else:
+        site, folder = open_site(run_config, node_config, origin, settings, house, allowed, asked)
     if isinstance(request, Hello):
         if said := particulars([site.data]):
             log.info("%s: %s", called(site.data), said)
@@ -84,6 +95,22 @@ def _answer(
         incoming = house.after(site.handle(request, payloads), site, request, origin)
     # The server finds the new model where it lies, in the pool.
     return replace(incoming, payloads={}) if site.shares_pool else incoming
+
+
+@lru_cache(maxsize=OPEN)
+def _simulated(
+    run_config: tuple[tuple[str, Scalar], ...],
+    node_config: tuple[tuple[str, Scalar], ...],
+    origin: Origin,
+    asked: int,
+) -> tuple[SiteClient, Path]:
+    """Open a simulated site once for all tasks that this process does for it in a run.
+
+    What it computed of its images stays with it, as in a loopback run. A real site is opened for
+    every task: its terms are read anew, and its data are looked at.
+    """
+    node = dict(node_config)
+    return open_site(dict(run_config), node, origin, {}, house_of(node), lambda: None, asked)
 
 
 def introductions(

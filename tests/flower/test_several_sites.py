@@ -104,6 +104,24 @@ def test_what_goes_wrong_at_a_site_is_its_answer_alone(federation, monkeypatch):
     assert 3 not in found
 
 
+def test_a_simulated_site_is_opened_for_its_introduction_and_once_for_all_its_tasks(
+    federation, monkeypatch
+):
+    from client_app import work
+
+    opened, honest = Counter(), work.open_site
+
+    def counted(*given):
+        site, folder = honest(*given)
+        opened[site.data.site] += 1
+        return site, folder
+
+    experiment, grid = federation(2)
+    monkeypatch.setattr(work, "open_site", counted)
+    serve(experiment, grid)
+    assert opened == dict.fromkeys(range(SITES), 2)
+
+
 def test_a_site_with_a_folder_of_its_own_is_one_and_gets_one_task_at_a_time(federation, tmp_path):
     """Its terms and its record are about one task: several at once would pass them by."""
     experiment, grid = federation(1)
