@@ -3,7 +3,7 @@
     python -m fedapp.drivers.flower_local PRESET [key=value ...]   run
     python -m fedapp.drivers.flower_local --stop                   end what a killed run left behind
 
-It waits for the run's end without torch: settings are checked in another process (`preparing`).
+It waits for the run's end without torch: settings are checked in another process (`measuring`).
 
 `flwr run` alone would start a SuperLink that is shared by all projects of a user, never ends, and
 imports the client code of whoever started it. Here each run has its own: own port, in memory, with
@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.error import URLError
 
-from fedapp.drivers.need import Need, Plan, free_ram, measured, planned, workers
+from fedapp.drivers.resources import Need, Plan, free_ram, measured, planned, workers
 from fedapp.ground.errors import ConfigError, FedAppError, RunError
 from fedapp.ground.processes import (
     adopt_orphans,

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 from fedapp.drivers.calls import Loopback
-from fedapp.drivers.crew import Crew, Workplace
+from fedapp.drivers.process_pool import ProcessPool, Workplace
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.resume import check_run, sole_server
 from fedapp.ground.progress import doing
@@ -31,7 +31,7 @@ def carrier_of(
     if (number := experiment.runtime.workers) < 2:
         return nullcontext(Loopback(experiment, federation, store, sites_root, keeps=keeps))
     place = Workplace(experiment, store.root, sites_root, keeps)
-    return Crew(federation, store, place, min(number, experiment.split.num_clients))
+    return ProcessPool(federation, store, place, min(number, experiment.split.num_clients))
 
 
 def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Row, Path]:

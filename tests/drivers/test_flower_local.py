@@ -14,8 +14,8 @@ from flwr.common.config import parse_config_args
 from flwr.supercore.utils import simulation_config_from_json
 
 from fedapp.drivers import flower_local
-from fedapp.drivers.need import Need
-from fedapp.drivers.preparing import absolute_paths, prepare
+from fedapp.drivers.measuring import absolute_paths, prepare
+from fedapp.drivers.resources import Need
 from fedapp.experiment.config import load_experiment, load_run_config
 from fedapp.ground import processes
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.drivers import flower_local
-from fedapp.drivers.need import SHARE, free_ram, measured, start_measuring
+from fedapp.drivers.resources import SHARE, free_ram, measured, start_measuring
 from fedapp.experiment.runfolder import COMPARISON, held
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused

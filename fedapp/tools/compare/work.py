@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TextIO
 
 from fedapp.drivers import flower_local
 from fedapp.drivers.loopback import run_loopback
-from fedapp.drivers.need import as_texts
+from fedapp.drivers.resources import as_texts
 from fedapp.experiment.config import from_plain, to_plain
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.ground.devices import torch_threads

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedapp import cli
 from fedapp.drivers import workers
 from fedapp.drivers.loopback import run_loopback
-from fedapp.drivers.need import Need
+from fedapp.drivers.resources import Need
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.errors import ConfigError, RunError

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedapp.drivers.calls import Loopback
-from fedapp.drivers.crew import Crew, Workplace
 from fedapp.drivers.loopback import carrier_of, run_loopback
+from fedapp.drivers.process_pool import ProcessPool, Workplace
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.ground.processes import alive
 from fedapp.messages.protocol import INITIAL_SITE, ModelRef, Outgoing, Task
@@ -50,14 +50,14 @@ def test_data_of_this_process_alone_is_refused(tmp_path):
     experiment = small(data__name=f"memory:sha256_{'0' * 64}", runtime__workers=2)
     place = Workplace(experiment, tmp_path, tmp_path, None)
     with pytest.raises(ConfigError, match="given in memory: set it to 0"):
-        Crew(federation_of(small()), ModelStore(tmp_path), place, 2)
+        ProcessPool(federation_of(small()), ModelStore(tmp_path), place, 2)
 
 
 def test_a_killed_process_ends_the_run_with_a_reason_and_the_others_end_too(tmp_path):
     experiment = small()
     store = ModelStore(tmp_path / "pool")
     place = Workplace(experiment, store.root, tmp_path / "sites", None)
-    with Crew(federation_of(experiment), store, place, 2) as carrier:
+    with ProcessPool(federation_of(experiment), store, place, 2) as carrier:
         processes = [worker._process for worker in carrier._workers]
         os.kill(processes[0].pid, signal.SIGKILL)
         with pytest.raises(RunError, match=r"want of memory.*lower runtime.workers"):
@@ -81,7 +81,7 @@ def test_what_goes_wrong_in_a_process_ends_the_run_with_its_own_words(tmp_path):
     experiment = small()
     store = ModelStore(tmp_path / "pool")
     place = Gone(experiment, store.root, tmp_path / "sites", None)
-    with Crew(federation_of(experiment), store, place, 2) as carrier:
+    with ProcessPool(federation_of(experiment), store, place, 2) as carrier:
         with pytest.raises(ConfigError, match=r"^the images are gone: bring them back$"):
             list(carrier.exchange(outbox(2), store.get, 60.0))
 
@@ -96,8 +96,8 @@ class Asleep(Workplace):
 
 SERVER = """
 from pathlib import Path
-from fedapp.drivers.crew import _Worker
-from tests.drivers.test_crew import Asleep, outbox
+from fedapp.drivers.process_pool import _Worker
+from tests.drivers.test_process_pool import Asleep, outbox
 from tests.small import small
 worker = _Worker(Asleep(small(), Path("pool"), Path("sites"), None))
 worker.give(outbox(1)[0].task)

@@ -27,6 +27,9 @@ MEMORY, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 """Where Linux tells what is free, and a container's limit."""
 
 _CODE = Path(__file__).resolve().parents[2]
+_MEASURING = [sys.executable, "-m", "fedapp.drivers.measuring"]
+PLAN = "--plan"
+"""Option of that program: check the settings, and print the run's plan first."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def as_texts(overrides: Mapping[str, Scalar]) -> list[str]:
 
 def start_measuring(preset: str, overrides: Mapping[str, Scalar]) -> subprocess.Popen[str]:
     """Measure in another process, which gives its memory back, while the caller goes on."""
-    command = [sys.executable, "-m", "fedapp.drivers.workers", preset, *as_texts(overrides)]
+    command = [*_MEASURING, preset, *as_texts(overrides)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=_CODE
     )
@@ -103,7 +106,7 @@ def planned(preset: str, overrides: Sequence[str]) -> tuple[Plan, subprocess.Pop
     overrides: `key=value` texts. Raises ConfigError where the settings are wrong, RunError where
     such a run cannot be.
     """
-    command = [sys.executable, "-m", "fedapp.drivers.preparing", preset, *overrides]
+    command = [*_MEASURING, PLAN, preset, *overrides]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedapp.drivers import need as needs
-from fedapp.drivers.need import MIB, as_texts, free_ram, measured, start_measuring
-from fedapp.drivers.workers import kept_parsed, measure
+from fedapp.drivers import resources as needs
+from fedapp.drivers.measuring import kept_parsed, measure
+from fedapp.drivers.resources import MIB, as_texts, free_ram, measured, start_measuring
 from fedapp.experiment.config import parse_overrides
 from fedapp.learn import parsed
 from tests.small import small
@@ -23,8 +23,9 @@ def test_models_that_are_kept_parsed_count_up_to_what_they_may_take():
 
 
 def test_what_is_kept_parsed_is_part_of_what_a_worker_needs(monkeypatch):
-    monkeypatch.setattr("fedapp.drivers.workers.kept_parsed", lambda experiment, size: 2**40 + size)
-    assert measure(small()).ram > 2**40
+    enough = 2**40
+    monkeypatch.setattr("fedapp.drivers.measuring.kept_parsed", lambda _, size: enough + size)
+    assert measure(small()).ram > enough
 
 
 def test_it_is_measured_in_another_process():

@@ -56,7 +56,7 @@ class Workplace:
         )
 
 
-class Crew(Loopback):
+class ProcessPool(Loopback):
     """Carries messages to `number` processes; a context manager, at whose end they end.
 
     number: at least 1. Raises ConfigError for data that only this process has.
