@@ -73,8 +73,8 @@ def _answer(
     settings = request.settings if isinstance(request, Hello) else {}
     # An identity tells runs apart, and no earlier version's run has one.
     if isinstance(request, Task) and origin.identity and simulated_here(node_config):
-        said = tuple(run_config.items()), tuple(node_config.items())
-        site, folder = _simulated(*said, origin, request.site)
+        configs = tuple(run_config.items()), tuple(node_config.items())
+        site, folder = _simulated(*configs, origin, request.site)
         if not site.shares_pool:  # its own store would fill this process's memory with its models
             _simulated.cache_clear()
     else:
