@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_app import identity
+from client_app import identity, work
 from client_app.identity import stands_for
 from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import RunError
@@ -87,8 +87,6 @@ def test_as_many_nodes_as_sites_get_their_tasks_one_by_one(federation):
 
 
 def test_what_goes_wrong_at_a_site_is_its_answer_alone(federation, monkeypatch):
-    from client_app import work
-
     honest = work.open_site
 
     def broken(*given):
@@ -107,8 +105,6 @@ def test_what_goes_wrong_at_a_site_is_its_answer_alone(federation, monkeypatch):
 def test_a_simulated_site_is_opened_for_its_introduction_and_once_for_all_its_tasks(
     federation, monkeypatch
 ):
-    from client_app import work
-
     opened, honest = Counter(), work.open_site
 
     def counted(*given):
