@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedapp.learn.networks.base import Draw, Features, Network, drop
+from fedapp.learn.networks.base import Features, Network
 
 
 class Small(Network):
@@ -15,15 +15,10 @@ class Small(Network):
     def __init__(self, dimensions: int, num_classes: int, units: int, rate: float) -> None:
         super().__init__()
         self.hidden = nn.Linear(dimensions, units)
-        self.dropout = nn.Dropout(rate)
-        self.features = units
-        self.head = nn.Linear(units, num_classes)
+        self.end_in(units, num_classes, rate)
 
     def trunk(self, x: Tensor) -> Features:
         return (F.relu(self.hidden(x.flatten(1))),)
-
-    def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
-        return drop(self.dropout, features[0], dropout)
 
 
 def small(inputs: tuple[int, ...], num_classes: int, units: int = 16, rate: float = 0.5) -> Network:
