@@ -27,7 +27,7 @@ from fedapp.ground.foreign import (
     json_of,
     yaml_of,
 )
-from fedapp.learn.networks._record import read_record
+from fedapp.learn.networks._weights import read_record
 from fedapp.models.description import read_description
 from fedapp.models.evidence import beside, read_evidence
 from fedapp.results.comparison.record import read_comparison

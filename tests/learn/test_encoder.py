@@ -15,7 +15,7 @@ from fedapp.ground.errors import ConfigError
 from fedapp.learn.frozen_answers import PIECE, Recalled
 from fedapp.learn.networks import build_model, initial_params, network_settings
 from fedapp.learn.networks._body import _built, _cut_off, trained_modules, width
-from fedapp.learn.networks._record import read_record
+from fedapp.learn.networks._weights import read_record
 from tests.encoders import BODY, RECORD, drawn, encoder_fields, sha256, written
 
 CLASSES = 4

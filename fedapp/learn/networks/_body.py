@@ -10,10 +10,8 @@ from fedapp.ground.errors import ConfigError, nearest, one_line
 from fedapp.ground.extras import needs
 from fedapp.ground.functions import function_of, names_function
 from fedapp.learn.networks import is_timm_name
-from fedapp.learn.networks._weights import load_body, read_weights
+from fedapp.learn.networks._weights import TIMM, load_body, read_weights
 
-TIMM = "timm:"
-"""Before the names of timm's networks."""
 SIDE_ANSWERS = ("googlenet", "inception_v3")
 """They have further heads in their middle, which their files are about too."""
 

@@ -1,16 +1,34 @@
-"""Weights from a file of this machine; nothing is ever fetched."""
+"""Weights from a file of this machine, and its record: of what pixels its network was trained.
+
+Nothing is ever fetched.
+"""
 
 import hashlib
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import Annotated, Any
 
 import safetensors.torch
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.errors import ConfigError
+from fedapp.ground.errors import ConfigError, one_line
+from fedapp.ground.extras import needs
+from fedapp.ground.foreign import ForeignError, header_of, json_of
+from fedapp.ground.settings import CLOSED
 from fedapp.learn.params import Params
+
+TIMM = "timm:"
+"""Before the names of timm's networks."""
+_WRAPPERS = ("module.", "_orig_mod.", "encoder.", "backbone.", "model.")
+"""What programs put in front of every name: DataParallel, torch.compile, and networks of parts."""
+_FORM = '{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "size": 224}'
+_Mean = Annotated[float, Field(ge=-10, le=10)]
+_Std = Annotated[float, Field(gt=0, le=10)]
 
 
 def read_file(file: str, sha256: str, key: str = "model.weights_sha256") -> bytes:
@@ -67,10 +85,6 @@ def read_weights(file: str, sha256: str, names: Collection[str]) -> Params:
     return _unwrapped(dict(tensors), names)
 
 
-_WRAPPERS = ("module.", "_orig_mod.", "encoder.", "backbone.", "model.")
-"""What programs put in front of every name: DataParallel, torch.compile, and networks of parts."""
-
-
 def _unwrapped(found: Params, names: Collection[str]) -> Params:
     """Return a file's tensors without what stands in front of all of their names, if it must go."""
     body = found
@@ -106,3 +120,79 @@ def load_body(network: nn.Module, body: Params, file: str, own: str = "") -> Non
                 f"of {tensor.numel()} numbers: its training had failed; name another file"
             )
     network.load_state_dict(body, strict=False)
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Record:
+    """mean, std: of red, green and blue, pixels / 255. size: height and width, pixels."""
+
+    mean: tuple[_Mean, _Mean, _Mean]
+    std: tuple[_Std, _Std, _Std]
+    size: Annotated[int, Field(ge=1, le=1024)]
+
+
+def read_record(network: str, file: str, sha256: str, record_sha256: str) -> Record:
+    """Return the record of a file of weights, whose SHA-256 was checked.
+
+    record_sha256: of FILE.json beside it; empty: the record is in the file's own metadata
+    (safetensors), or torchvision's or timm's of this file. Raises ConfigError where there is none.
+    """
+    if record_sha256:
+        beside = str(record_beside(file))
+        return _parsed(read_file(beside, record_sha256, "model.record_sha256"), beside)
+    said = _metadata(Path(file).expanduser()) or _published(network, sha256)
+    if not said:
+        name = record_beside(file).name
+        raise ConfigError(
+            f"model.weights = {file!r}: does not say for which pixels; write {_FORM} into {name} "
+            "beside it, and its SHA-256 to model.record_sha256"
+        )
+    return _parsed(json.dumps(dict(said)), file)
+
+
+def record_beside(file: str) -> Path:
+    """Return where the record of a file of weights lies, if it is no part of it."""
+    return Path(file).with_suffix(".json")
+
+
+def _parsed(text: str | bytes, file: str) -> Record:
+    try:
+        found = json_of(text)
+        found = found.get("pretrained_cfg", found)  # as timm's config.json
+        sides = found.get("input_size", [found.get("size")])
+        fields = {"mean": found.get("mean"), "std": found.get("std"), "size": sides[-1]}
+        return TypeAdapter(Record).validate_json(json.dumps(fields))
+    except (ValueError, AttributeError, LookupError, TypeError) as error:
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise ConfigError(
+            f"{file!r}: is no record of pixels ({one_line(why, 100)}); write it as {_FORM}"
+        ) from error
+
+
+def _metadata(file: Path) -> Mapping[str, Any]:
+    """Return the record in a safetensors file's header; empty: there is none."""
+    if file.suffix != ".safetensors":
+        return {}
+    try:
+        said = header_of(file)
+        return {key: json_of(said[key]) for key in ("mean", "std", "size") if key in said}
+    except ForeignError as error:
+        raise ConfigError(
+            f"{str(file)!r}: is no record of pixels (its metadata: {error}); write each value as "
+            f"JSON, as in {_FORM}"
+        ) from error
+
+
+def _published(network: str, sha256: str) -> Mapping[str, Any]:
+    """Return what torchvision says of its file with this SHA-256, or timm of this network."""
+    if network.startswith(TIMM):
+        pixels = needs("timm", "timm").get_pretrained_cfg(network.removeprefix(TIMM))
+        sides = {"mean": pixels.mean, "std": pixels.std, "size": pixels.input_size[-1]}
+        return sides if pixels.mean else {}
+    from torchvision.models import get_model_weights
+
+    for weights in get_model_weights(network):
+        if weights.url.endswith(f"-{sha256[:8]}.pth"):  # so they are named
+            pixels = weights.transforms()
+            return {"mean": pixels.mean, "std": pixels.std, "size": pixels.crop_size[0]}
+    return {}

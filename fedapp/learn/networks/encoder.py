@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedapp.ground.settings import CLOSED, Rate
 from fedapp.learn.frozen_answers import Recalled
 from fedapp.learn.networks._body import read_body, trained_modules, width
-from fedapp.learn.networks._record import Record, read_record, record_beside
+from fedapp.learn.networks._weights import Record, read_record, record_beside
 from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
 
