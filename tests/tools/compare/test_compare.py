@@ -15,7 +15,7 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from fedapp import cli
-from fedapp.drivers import workers
+from fedapp.drivers import measuring
 from fedapp.drivers.loopback import run_loopback
 from fedapp.drivers.resources import Need
 from fedapp.experiment.config import load_experiment
@@ -218,7 +218,7 @@ def test_as_many_as_cores_and_memory_carry(
 
 def test_a_cells_settings_can_be_measured(tmp_path: Path):
     (cell,) = cells(tmp_path, methods=["fixbn"])
-    need = workers.measure(workers.load_experiment(cell.preset, cell.overrides))
+    need = measuring.measure(measuring.load_experiment(cell.preset, cell.overrides))
     assert need.ram > 2**20
 
 
