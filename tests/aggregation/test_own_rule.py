@@ -11,8 +11,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.server.pool import RULE, ModelPool
-from tests.methods.conformance import play, toy
-from tests.methods.test_resuming import Stop, cut_at
+from tests.methods.conformance import Stop, cut_at, play, toy
 from tests.server.test_roundpool import content, left_out_of, model, pool_of
 
 HERE = "tests.aggregation.own_rule"

@@ -5,6 +5,7 @@ that a test knows how many images each site learns from. Sites have disks of the
 contents really travel and can be looked at.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.messages.codec import encode
 from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import EVALUATE, Incoming, Reply, Task
+from fedapp.messages.protocol import EVALUATE, Incoming, Refusal, Reply, Task
 from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Method, SiteContext
 from fedapp.server.engine import Engine
@@ -374,6 +375,73 @@ def assert_same(params: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert params.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(params[name], tensor), name
+
+
+# --- what every method bears ----------------------------------------------------------------------
+
+WARM_UP = {"training__warmup_rounds": 3, "training__warmup_epochs": 3}
+"""Several phases of round 0."""
+
+
+class Stop(Exception):
+    """Stands for a power cut."""
+
+
+def cut_at(number: int, action: str, answers: int) -> Tamper:
+    """Stop after so many answers of a phase."""
+    return _stop_at(lambda task: (task.round, task.action) == (number, action), answers)
+
+
+def _stop_at(counts: Callable[[Task], bool], answers: int) -> Tamper:
+    seen = Counter[bool]()
+
+    def tamper(task: Task, incoming: Incoming) -> Incoming:
+        seen[counts(task)] += 1
+        if counts(task) and seen[True] == answers:
+            raise Stop
+        return incoming
+
+    return tamper
+
+
+def check_method(make: Callable[[str], Experiment]) -> Played:
+    """Check what must hold of every method, as for estimators elsewhere; return the whole run.
+
+    make: an experiment of a name, of three sites and two rounds.
+
+    - All sites take part in every phase that they are asked in.
+    - In one store, as in a simulation, the numbers are the same, and what is counted as sent.
+    - A run that is cut, early or late, and resumed ends in the same bits, private parts included.
+    - A site that refuses a round is left out of it, and is there again in the next.
+    """
+    whole = play(make("whole"))
+    assert [row["skipped"] for row in whole.rows()] == [{}] * 3
+    together = play_in_one_store(make("together"))
+    assert together.rows() == whole.rows() and together.records() == whole.records()
+    traffic = [(run.folder.path / "traffic.csv").read_text() for run in (whole, together)]
+    assert traffic[0] == traffic[1]
+    for answers in (2, len(whole.seen) // 2, len(whole.seen) - 1):
+        experiment = make(f"cut-{answers}")
+        with pytest.raises(Stop):
+            play(experiment, _stop_at(lambda task: True, answers))
+        resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
+        assert resumed.rows() == whole.rows(), answers
+        assert resumed.records() == whole.records(), answers
+    _check_a_site_that_refuses(make("refused"))
+    return whole
+
+
+def _check_a_site_that_refuses(experiment: Experiment) -> None:
+    def refuse(task: Task, incoming: Incoming) -> Incoming:
+        if (task.site, task.round) == (1, 1):
+            return Incoming(Refusal(1, 1, "out of paper"))
+        return incoming
+
+    played = play(experiment, refuse)
+    asked = {(e.task.round, e.task.site) for e in played.seen}
+    reason = {"1": "the site refused: out of paper"} if (1, 1) in asked else {}
+    assert [row["skipped"] for row in played.rows()] == [{}, reason, {}]
+    assert ((2, 1) in asked) == ((2, 0) in asked)
 
 
 # --- private parts --------------------------------------------------------------------------------

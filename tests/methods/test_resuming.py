@@ -1,10 +1,9 @@
-"""A run that is cut and resumed gives the same numbers, private parts included."""
+"""A run that is cut and resumed gives the same numbers: what `test_every_method` does not show."""
 
 import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -15,94 +14,23 @@ from fedapp.methods.averaging.base import aggregate_round
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
 from fedapp.methods.averaging.fedper import FedPer
-from fedapp.methods.averaging.fedrgd import FedRgd
-from fedapp.methods.averaging.fedsem import FedSem
-from fedapp.methods.averaging.lg_fedavg import LgFedAvg
-from fedapp.methods.averaging.mixmatch_avg import MixMatchAvg
-from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.methods.prototypes.flexproto import FlexProto
 from fedapp.methods.recommended.prior_shift import PriorShift
-from fedapp.methods.two_networks.fedsiam_d import FedSiamD
-from fedapp.methods.two_networks.fedsiam_pi import FedSiamPi
-from fedapp.methods.two_networks.rscfed import RscFed
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.pool import ModelPool
-from tests.methods.conformance import play, play_in_one_store, toy
+from tests.methods.conformance import WARM_UP, Stop, cut_at, play, play_in_one_store, toy
 
 
-class Stop(Exception):
-    """Stands for a power cut."""
-
-
-def cut_at(number, action, answers):
-    """Stop after so many answers of a phase."""
-    seen = Counter()
-
-    def tamper(task, incoming):
-        seen[task.round, task.action] += 1
-        if seen[number, action] == answers:
-            raise Stop
-        return incoming
-
-    return tamper
-
-
-FIXMATCH = {"objective": "fixmatch"}
-RESUMED = [FedAvg(), FedBN(**FIXMATCH), FedPer(), LgFedAvg(), PFedMe(**FIXMATCH)]
-RESUMED += [FedSiamPi(), FedSiamD(calm_rounds=1), FedSem(labelled_rounds=1), FlexProto()]
-RESUMED += [RscFed(subset_share=1.0), MixMatchAvg(), FedRgd()]
-WARM_UP = {"training__warmup_rounds": 3, "training__warmup_epochs": 3}
-"""Several phases of round 0."""
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Runs that were not cut, by method."""
-    runs = {}
-
-    def of(method):
-        if method.name not in runs:
-            folder = tmp_path_factory.mktemp(method.name)
-            runs[method.name] = play(toy(method, folder, **WARM_UP))
-        return runs[method.name]
-
-    return of
-
-
-CUTS = [(0, "warmup", 2), (0, "warmup", 5), (0, "warmup", 9), (1, "evaluate", 1), (2, "train", 2)]
-"""Round, action and how many answers of it come; the warm-up has three of three phases each."""
-
-
-@pytest.mark.parametrize(("method", "cut"), [
-    pytest.param(method, cut, id=f"{method.name}-{cut[1]}-{cut[2]}")
-    for method in RESUMED
-    for cut in CUTS
-    if (method.name, cut[1]) != ("pfedme", "evaluate")  # which has no such phase
-])  # fmt: skip
-def test_a_run_cut_in_a_phase_resumes_to_the_same_bits(tmp_path, whole, method, cut):
-    """Also where sites had gone on to a newer private part than the checkpoint knows."""
-    experiment = toy(method, tmp_path, **WARM_UP)
-    with pytest.raises(Stop):
-        play(experiment, cut_at(*cut))
-    resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
-    assert resumed.rows() == whole(method).rows()
-    assert resumed.records() == whole(method).records()
-    if resumed.kept() and getattr(method, "objective", "") == "supervised":
-        last = {e.task.site: e for e in resumed.of(2, "evaluate")}
-        for site, exchange in last.items():
-            assert exchange.private == whole(method).of(2, "evaluate")[site].private
-
-
-def test_a_run_cut_twice_in_the_same_round_still_finds_its_private_parts(tmp_path, whole):
-    method = FedPer()
-    experiment = toy(method, tmp_path, **WARM_UP)
+def test_a_run_cut_twice_in_the_same_round_still_finds_its_private_parts(tmp_path):
+    whole = play(toy(FedPer(), tmp_path, name="whole", **WARM_UP))
+    experiment = toy(FedPer(), tmp_path, **WARM_UP)
     with pytest.raises(Stop):
         play(experiment, cut_at(2, "train", 2))
     again = replace(experiment, runtime=replace(experiment.runtime, resume=True))
     for answers in (1, 3):
         with pytest.raises(Stop):
             play(again, cut_at(2, "train", answers))
-    assert play(again).records() == whole(method).records()
+    assert play(again).records() == whole.records()
 
 
 @dataclass(frozen=True)
@@ -149,8 +77,7 @@ import os, signal, sys
 from pathlib import Path
 from dataclasses import replace
 from {module} import METHOD
-from tests.methods.conformance import play_in_one_store, toy
-from tests.methods.test_resuming import WARM_UP
+from tests.methods.conformance import WARM_UP, play_in_one_store, toy
 from fedapp.site.site import SiteClient
 
 handle, calls = SiteClient.handle, []
@@ -189,7 +116,9 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path, method, cut):
     assert resumed.rows() == plain.rows() and resumed.records() == plain.records()
 
 
-@pytest.mark.parametrize("method", [FedBN(**FIXMATCH), UmPfssl(mc_samples=2)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [FedBN(objective="fixmatch"), UmPfssl(mc_samples=2)], ids=lambda m: m.name
+)
 def test_a_finished_run_goes_on_to_more_rounds_as_if_it_had_been_so_long(tmp_path, method):
     experiment = toy(method, tmp_path, rounds__num_rounds=1)
     play(experiment)

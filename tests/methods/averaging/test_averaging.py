@@ -19,7 +19,6 @@ from fedapp.methods.averaging.fixmatch_global import FixMatchGlobal
 from fedapp.methods.averaging.lg_fedavg import LgFedAvg
 from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.methods.averaging.sage import Sage
-from fedapp.methods.prototypes.flexproto import FlexProto
 from tests.methods.conformance import (
     ODD,
     PIXELS,
@@ -29,7 +28,6 @@ from tests.methods.conformance import (
     digits_like,
     named,
     play,
-    play_in_one_store,
     toy,
 )
 
@@ -165,15 +163,3 @@ def test_traffic_is_what_was_sent_and_measuring_is_counted_apart(tmp_path, metho
     measured = 0 if method.name == "pfedme" else 3 * 3
     assert kinds.pop("models_evaluation") == measured
     assert kinds == {name: n for name, n in sums.items() if name.startswith("bytes") and n}
-
-
-@named([FedAvg(), FedBN("fixmatch"), PFedMe(), FedRoD(), Sage(), FlexProto()])
-def test_in_the_loopback_driver_the_numbers_are_the_same(tmp_path, method):
-    """There sites share the server's pool, and only their private parts are on their own disks."""
-    one = play(toy(method, tmp_path, name="wire"))
-    two = play_in_one_store(toy(method, tmp_path, name="loopback"))
-    assert one.rows() == two.rows() and one.records() == two.records()
-    traffic = [(p.folder.path / "traffic.csv").read_text() for p in (one, two)]
-    assert traffic[0] == traffic[1]
-    parts = {path.parent.parent.parent.name for path in two.folder.sites_root.rglob("*.safe*")}
-    assert parts == ({"site-0", "site-1", "site-2"} if any(e.private for e in one.seen) else set())

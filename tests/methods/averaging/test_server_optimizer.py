@@ -1,7 +1,6 @@
 """`method.server_optimizer`: FedAvg with an optimiser at the server, and who refuses it."""
 
 import dataclasses
-from dataclasses import replace
 
 import pytest
 
@@ -12,8 +11,7 @@ from fedapp.methods import method_class, method_names
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.averaging.pfedme import PFedMe
-from tests.methods.conformance import play, toy
-from tests.methods.test_resuming import CUTS, WARM_UP, Stop, cut_at
+from tests.methods.conformance import WARM_UP, check_method, play, toy
 
 MOMENTUM = {"server_optimizer": "fedavgm", "server_rate": 0.7, "server_momentum": 0.5}
 ADAM = {"server_optimizer": "fedadam", "server_rate": 0.01}
@@ -30,16 +28,10 @@ def test_a_rate_of_1_without_momentum_is_fedavg_bit_for_bit(tmp_path):
         assert moved.records()["pool"]["-2"] != plain.records()["pool"]["-2"]
 
 
-@pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("method", [FedAvg(**MOMENTUM), FedAvg(**ADAM), FedPer(**ADAM)],
                          ids=lambda m: f"{m.name}-{m.server_optimizer}")  # fmt: skip
-def test_a_run_that_is_cut_goes_on_with_the_same_momentum(tmp_path, method, cut):
-    whole = play(toy(method, tmp_path, name="whole", **WARM_UP))
-    experiment = toy(method, tmp_path, name="cut", **WARM_UP)
-    with pytest.raises(Stop):
-        play(experiment, cut_at(*cut))
-    resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
-    assert resumed.rows() == whole.rows() and resumed.records() == whole.records()
+def test_a_run_that_is_cut_goes_on_with_the_same_momentum(tmp_path, method):
+    whole = check_method(lambda name: toy(method, tmp_path, name=name, **WARM_UP))
     version, digest, _ = whole.records()["pool"]["-3 remembered_model"]
     assert version == 3 + 2  # an average of each common round of the warm-up, and of each round
     assert digest in {file.stem for file in whole.folder.pool_root.rglob("*.safetensors")}

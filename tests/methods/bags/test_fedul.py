@@ -31,13 +31,12 @@ from tests.methods.conformance import (
     PIXELS,
     assert_close,
     assert_same,
+    check_method,
     context,
     data_of,
     digits_like,
-    play,
     trainable,
 )
-from tests.methods.test_resuming import Stop, cut_at
 
 W_T = ModelRef(-2, 1, "a" * 64)
 TASK = Task(0, 1, "train", ModelRef(0, 0, "b" * 64), {"server": (W_T,)})
@@ -537,16 +536,9 @@ def test_it_learns_from_bags_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["fedul", "fedpl", "fedllp"])
-@pytest.mark.parametrize("cut", [(0, "warmup", 2), (2, "train", 1)])
-def test_a_run_that_is_cut_resumes_to_the_same_bits(tmp_path, name, cut):
+def test_what_every_method_bears(tmp_path, name):
     short = {"data.subset": 300, "training.local_epochs": 1, "rounds.num_rounds": 2}
-    whole = play(federation(name, tmp_path, "whole", **short))
-    experiment = federation(name, tmp_path, "cut", **short)
-    with pytest.raises(Stop):
-        play(experiment, cut_at(*cut))
-    again = replace(experiment, runtime=replace(experiment.runtime, resume=True))
-    resumed = play(again)
-    assert resumed.rows() == whole.rows() and resumed.records() == whole.records()
+    check_method(lambda run: federation(name, tmp_path, run, **short))
 
 
 def test_repeated_images_and_wrong_proportions_make_a_run(tmp_path):

@@ -50,8 +50,16 @@ from fedapp.methods.incompatibilities import Conditions
 from fedapp.server.engine import Engine
 from fedapp.server.pool import ModelPool
 from fedapp.site.federation import federation_of
-from tests.methods.conformance import Deal, Wire, play, play_in_one_store, site_data, toy
-from tests.methods.test_resuming import Stop, cut_at
+from tests.methods.conformance import (
+    Deal,
+    Stop,
+    Wire,
+    cut_at,
+    play,
+    play_in_one_store,
+    site_data,
+    toy,
+)
 
 HOG = OneRound()
 DEALS = (Deal(30, 20, 12, 12), Deal(24, 0, 12, 12), Deal(0, 25, 12, 12), Deal(12, 20, 0, 12),

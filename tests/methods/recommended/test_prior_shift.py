@@ -1,6 +1,5 @@
 """Prior shift: labels corrected by the class mix, pseudo-labels by their worth, three answers."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -22,7 +21,6 @@ from fedapp.methods.averaging.base import work_of
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.recommended._corrected import corrected
 from fedapp.methods.recommended.prior_shift import SURE, PriorShift, Taught, deciding
-from fedapp.site.private import SALT
 from tests.methods.conformance import (
     ODD,
     PIXELS,
@@ -36,11 +34,9 @@ from tests.methods.conformance import (
     context,
     data_of,
     digits_like,
-    load,
     mean_by_hand,
     pixels,
     play,
-    play_in_one_store,
     site_data,
     state_of,
     toy,
@@ -619,51 +615,6 @@ def test_with_nobody_to_say_how_often_answers_are_right_pseudo_labels_count_noth
     assert not any(e.incoming.payloads for e in played.seen if e.task.site == 1)
     learned = [e.reply.metrics.get("learned_from") for e in played.of(2, "train")]
     assert learned == [8, None]
-
-
-class Stop(Exception):
-    """Stands for a power cut."""
-
-
-PHASES = {"training__warmup_rounds": 4, "training__warmup_epochs": 4, "training__augment": "weak"}
-SURE_ENOUGH = PriorShift(confidence=0.2)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return play(toy(SURE_ENOUGH, tmp_path_factory.mktemp("whole"), **PHASES))
-
-
-CUTS = [(0, "warmup", 8), (1, "train", 2), (1, "evaluate", 2), (2, "train", 1), (2, "evaluate", 3)]
-"""Round, action and the answer on which it stops; round 0 has three answers in each phase."""
-
-
-@pytest.mark.parametrize("cut", CUTS)
-def test_a_run_that_is_cut_and_resumed_has_the_same_bits(tmp_path, whole, cut):
-    seen = Counter()
-
-    def tamper(task, incoming):
-        seen[task.round, task.action] += 1
-        if seen[cut[:2]] == cut[2]:
-            raise Stop
-        return incoming
-
-    experiment = toy(SURE_ENOUGH, tmp_path, **PHASES)
-    with pytest.raises(Stop):
-        play(experiment, tamper)
-    resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
-    assert resumed.rows() == whole.rows() and resumed.records() == whole.records()
-    both = (sorted(run.of(2, "train"), key=lambda e: e.task.site) for run in (resumed, whole))
-    for mine, theirs in zip(*both, strict=True):  # who had gone on answers after being healed
-        assert mine.task.numbers == theirs.task.numbers and mine.private == theirs.private
-        assert mine.task.numbers["sure_total"] > 0
-
-
-def test_sites_with_disks_of_their_own_have_the_same_numbers_as_in_one_store(tmp_path, whole):
-    loopback = play_in_one_store(toy(SURE_ENOUGH, tmp_path, **PHASES))
-    assert loopback.rows() == whole.rows() and loopback.records() == whole.records()
-    parts = [load(path.read_bytes()) for path in loopback.folder.sites_root.rglob("*.safetensors")]
-    assert parts and all(n.startswith("memory.") for part in parts for n in part.keys() - {SALT})
 
 
 @pytest.mark.parametrize("bad", [
