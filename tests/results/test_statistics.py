@@ -13,6 +13,8 @@ from fedapp.results.statistics import (
     Tally,
     holm,
     interval_factor,
+    largest_fall,
+    last_rounds,
     mean_sd,
     paired_difference,
     tally,
@@ -161,3 +163,28 @@ def test_equal_sites_are_neither_better_nor_worse():
 def test_a_margin_must_be_passed_and_rounding_does_not_pass_it():
     pairs = [(0.63, 0.64), (0.64, 0.63), (0.62, 0.64), (0.66, 0.64), (0.64, 0.64)]
     assert tally(pairs, 0.01) == Tally(higher=1, lower=1, n=5)
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+def curve(*accuracies: float | None) -> list[dict[str, float | int | None]]:
+    """Rows of rounds 0, 1, ...: the first is the warm-up."""
+    return [{"round": n, "mean_test_accuracy": a} for n, a in enumerate(accuracies)]
+
+
+def test_the_last_five_rounds_or_as_many_as_there_are():
+    assert last_rounds(curve(0.9, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)) == pytest.approx(0.4)
+    assert last_rounds(curve(0.9, 0.1, 0.3)) == pytest.approx(0.2)
+    assert last_rounds(curve(0.9)) is None
+
+
+def test_the_largest_fall_leaves_the_warm_up_out():
+    assert largest_fall(curve(0.9, 0.2, 0.5, 0.4, 0.6, 0.3)) == pytest.approx(0.3)
+    assert largest_fall(curve(0.9, 0.1, 0.2, 0.2)) == 0.0
+    assert largest_fall(curve(0.9, 0.1)) is None
+
+
+def test_rounds_that_measured_nothing_are_left_out():
+    rounds = curve(None, 0.5, None, 0.25)
+    assert (last_rounds(rounds), largest_fall(rounds)) == (0.375, 0.25)

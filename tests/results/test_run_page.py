@@ -5,8 +5,8 @@ import pytest
 from fedapp.ground.errors import ConfigError, RunError
 from fedapp.results.report import blocks_of, run_page, write_reports
 from fedapp.results.run_record import read_run
-from tests.results.run.pages import check
-from tests.results.run.written import write_run
+from tests.results.pages import check
+from tests.results.written import write_run
 
 
 def blocks(folder):

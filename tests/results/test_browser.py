@@ -9,9 +9,9 @@ from PIL import Image
 
 from fedapp.results.report import write_reports
 from fedapp.results.site_report import site_page, view_of_model
-from tests.results.run.browser import CHROMIUM, browser
-from tests.results.run.written import write_run
-from tests.results.test_own import evidence, folder_of
+from tests.results.browser import CHROMIUM, browser
+from tests.results.test_site_answers import evidence, folder_of
+from tests.results.written import write_run
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,6 +1,7 @@
-"""The end of a run in plain words: counts beside shares, no letters of the paper."""
+"""The end of a run: in plain words, without letters of the paper; and in the paper's terms."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace as NS
 from typing import Any
@@ -11,6 +12,8 @@ from fedapp.evaluation.verdict import of_counts
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.results.run_classes import joining
 from fedapp.results.run_end import end_block, paper_block
+
+Block = Callable[[dict[str, Any], list[Any], Path], str]
 
 SUMMARY: dict[str, Any] = {
     "preset": "three_hospitals",
@@ -31,6 +34,34 @@ SUMMARY: dict[str, Any] = {
     "bytes_down": 12_345_678,
     "bytes_evaluation": 4_000,
     "sites_without_test_images": [2],
+}
+
+PAPER: dict[str, Any] = {
+    "preset": "digits_demo",
+    "method": "um_pfssl",
+    "sites": 4,
+    "rounds": 20,
+    "seed": 0,
+    "wall_seconds": 102.4,
+    "mean_test_accuracy": {
+        "best": 0.82,
+        "best_round": 17,
+        "final": 0.8125,
+        "best_by_validation": 0.815,
+        "best_by_validation_round": 15,
+    },
+    "std_test_accuracy": 0.04,
+    "worst_decile_accuracy": 0.7,
+    "best_std_test_accuracy": 0.03,
+    "best_worst_decile_accuracy": 0.71,
+    "pseudo_label_error": 0.123,
+    "models_sent": 300,
+    "models_up": 69,
+    "bytes_up": 2_000_000,
+    "bytes_down": 12_345_678,
+    "cost_bound_models": 615.0,
+    "cost_greedy_models": 20_000.0,
+    "sites_without_test_images": [3],
 }
 
 
@@ -104,7 +135,9 @@ def test_the_last_round_that_is_the_best_stands_once() -> None:
 def many(number: int, first: int = 0) -> list[Any]:
     """Sites of 100 test images; the k-th gains k - 5 images, modulo 11."""
     return [
-        site(k, k / number, 0.5, 0.5 + (k % 11 - 5) / 100, test=100, train=100, labelled=k)
+        site(
+            k, (k - first) / number, 0.5, 0.5 + (k % 11 - 5) / 100, test=100, train=100, labelled=k
+        )
         for k in range(first, first + number)
     ]
 
@@ -159,36 +192,41 @@ def test_no_letter_of_the_paper_is_left() -> None:
         assert not re.search(r"\b(mu|std|decile|Eq\.|bound)\b", text)
 
 
+@pytest.mark.parametrize("words", [end_block, paper_block])
 @pytest.mark.parametrize("number", [1, 9, 10, 11, 400])
-def test_it_fits_a_screen(number: int) -> None:
+def test_it_fits_a_screen(words: Block, number: int) -> None:
+    """In the paper's terms few sites take 14 lines more: they stand one by one too."""
     rows = [
         {**row, "rounds_skipped": row["site"] % 7, "alone_accuracy": 0.5, "common_accuracy": 0.5,
          "classes": 9, "test_classes": 3, "test": 19}
         for row in many(number, first=0 if number <= 10 else 99_000)
     ]  # fmt: skip
-    text = end_block(
-        {**SUMMARY, "sites_without_test_images": list(range(99_000, 99_100))}, rows, Path("/run")
-    )
-    lines = text.splitlines()
-    assert len(lines) <= 30
-    assert max(map(len, lines)) <= 100
-    assert text.isascii()
+    without = {"sites_without_test_images": list(range(99_000, 99_100))}
+    for summary in (SUMMARY, PAPER):
+        text = words({**summary, **without}, rows, Path("/run"))
+        lines = text.splitlines()
+        assert len(lines) <= (44 if words is paper_block and number <= 10 else 30)
+        assert max(map(len, lines)) <= 100
+        assert text.isascii()
+        assert ("and 96 more" in text) == (words is paper_block or number > 10)
 
 
+@pytest.mark.parametrize("words", [end_block, paper_block])
 @pytest.mark.parametrize(
     "per_site",
     [[], [site(0, 0.0, None, None)], [site(0, 1.0, 0.5, 0.5)], [{"site": 0, "mu": None}]],
 )
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_nothing_known(per_site: list[dict[str, Any]], rounds: int) -> None:
+def test_nothing_known(words: Block, per_site: list[dict[str, Any]], rounds: int) -> None:
     bare = {key: SUMMARY[key] for key in ("preset", "method", "sites", "seed")}
     bare["rounds"] = rounds
-    for summary in (bare, {**dict.fromkeys(SUMMARY), **bare}):
+    nothing = {**dict.fromkeys({**SUMMARY, **PAPER}), **bare}
+    for summary in (bare, nothing, {**PAPER, "mean_test_accuracy": {"best": None}}):
         for rows in (per_site, per_site * 11):
-            text = end_block(summary, rows, Path("/run"))
+            text = words(summary, rows, Path("/run"))
             assert "None" not in text
             assert "nan" not in text
-            assert len(text.splitlines()) <= 30
+            assert words is paper_block or len(text.splitlines()) <= 30
 
 
 def test_the_end_says_how_many_of_the_sites_took_part(tmp_path: Path) -> None:
@@ -200,3 +238,99 @@ def test_the_end_says_how_many_of_the_sites_took_part(tmp_path: Path) -> None:
     assert "never came" not in end_block({**SUMMARY, "sites_expected": 3}, HOSPITALS, tmp_path)
     assert "of 10 sites" in paper_block(summary, HOSPITALS, tmp_path)
     assert "7 never came" in paper_block(summary, HOSPITALS, tmp_path)
+
+
+PER_SITE = [
+    site(0, 0.05, 0.40, 0.71),
+    site(1, 0.1, 0.60, 0.60, rounds_skipped=2),
+    site(2, 0.5, 0.70, 0.69),
+    site(3, 0.9, None, None, test=0),
+]
+
+
+def test_the_whole_block_in_the_papers_terms(tmp_path: Path) -> None:
+    for name in ("summary.json", "per_site.csv"):
+        (tmp_path / name).write_text("")
+    text = paper_block(PAPER, PER_SITE, tmp_path)
+    expected = f"""\
+digits_demo: um_pfssl, 4 sites, 20 rounds, seed 0, 1 min 42 s
+
+Accuracy on the sites' own test images, %           mean           std  worst decile
+  after warm-up                                     56.7          12.5          40.0
+  final, round 20                                   81.2           4.0          70.0
+  best, round 17                                    82.0           3.0          71.0
+  best by validation, round 15                      81.5             -             -
+
+By share of labels, %                              sites after warm-up         final        change
+  mu < 0.1                                             1          40.0          71.0         +31.0
+  0.1 <= mu <= 0.5                                     2          65.0          64.5          -0.5
+  mu > 0.5                                             1             -             -             -
+
+Against the site's own warm-up model, points
+  gained most  site 0 +31.0 (mu 0.05)
+  lost most    site 2 -1.0 (mu 0.50)
+
+Pseudo-label error  12.3 %, last measured
+Models sent         300 to sites, 69 to the server
+  paper's bound     615 models (Eq. 28); sent: 60.0 % of it
+  greedy search     20,000 models (Eq. 27); the bound saves 19,385
+Bytes sent          12.3 MB to sites, 2.0 MB to the server
+
+No test images      sites 3
+Skipped (rounds)    sites 1 (2)
+
+Files in {tmp_path}
+  summary.json per_site.csv"""
+    assert text == expected
+
+
+MEASURED = [
+    site(0, 0.05, 0.40, 0.9, name="north", test=10, classes=3, test_classes=2),
+    site(1, 0.1, 0.60, 0.0, name="south", test=30, classes=3, test_classes=3),
+    site(2, 0.5, 0.70, 1.0, test=19, classes=3, test_classes=1),
+    site(3, 0.9, None, None, test=0, classes=3, test_classes=0),
+]
+
+
+def test_few_sites_are_shown_with_counts_and_intervals() -> None:
+    """9 of 10, 0 of 30 and 19 of 19 by Wilson's formula: z = 1.96, z^2 = 3.8415."""
+    text = paper_block(PAPER, MEASURED, Path("/run"))
+    expected = """\
+By site, final                                right / of             % 95 % interval
+  north                                           9 / 10          90.0  59.6 to 98.2
+  south                                           0 / 30           0.0   0.0 to 11.4
+  site 2                                         19 / 19         100.0 83.2 to 100.0
+
+By share"""
+    assert expected in text
+    assert "Few test images     sites north (10), 2 (19): under 20, mostly chance\n" in text
+    assert "Classes untested    at sites north: 1 of 3, 2: 2 of 3\n" in text
+    assert "No test images      sites 3\n" in text
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, True), (10, True), (11, False)])
+def test_intervals_are_for_few_sites(count: int, shown: bool) -> None:
+    rows = [site(k, 0.5, 0.5, 0.5, test=10, classes=4, test_classes=3) for k in range(count)]
+    text = paper_block(PAPER, rows, Path("/run"))
+    for words in ("95 % interval", "Few test images", "Classes untested"):
+        assert (words in text) == shown
+    assert len(text.splitlines()) <= 44 and max(map(len, text.splitlines())) <= 100
+
+
+def test_enough_images_of_every_class_bring_no_warning() -> None:
+    rows = [site(0, 0.5, 0.5, 0.5, test=20, classes=4, test_classes=4)]
+    text = paper_block(PAPER, rows, Path("/run"))
+    assert "95 % interval" in text
+    assert "Few test images" not in text and "Classes untested" not in text
+
+
+def test_movers_are_the_extremes_in_order() -> None:
+    changes = [0.0, 0.1, -0.2, 0.3, 0.1, -0.1, 0.2, -0.3, -0.4]
+    text = paper_block(
+        PAPER, [site(k, 0.5, 0.5, 0.5 + c) for k, c in enumerate(changes)], Path("/r")
+    )
+    gained, lost = text.split("gained most")[1].splitlines()[:2]
+    assert (
+        gained.strip() == "site 3 +30.0 (mu 0.50)  site 6 +20.0 (mu 0.50)  site 1 +10.0 (mu 0.50)"
+    )
+    assert "site 8 -40.0 (mu 0.50)  site 7 -30.0 (mu 0.50)  site 2 -20.0 (mu 0.50)" in lost

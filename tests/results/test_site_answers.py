@@ -22,7 +22,7 @@ from fedapp.models.evidence import (
 from fedapp.models.folder import write_model
 from fedapp.results.site_report import site_page, view_of_model
 from tests.models.made import pictures, written
-from tests.results.run.pages import check
+from tests.results.pages import check
 
 ONE = Candidate(3, "used", False, 9, 10, 0, 0)
 
