@@ -156,6 +156,12 @@ def joined(description: Description) -> str:
     return said.line
 
 
+def when(description: Description) -> str:
+    """Say after which round the model was taken."""
+    number = description.origin.round
+    return f"round {number}" if number else "after the warm-up"
+
+
 def preferred(helped: bool | None) -> str:
     """Say which kind of model the rule prefers on the validation images; empty: it cannot tell."""
     if helped is None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from fedapp.evaluation.intervals import wilson
 from fedapp.evaluation.quality import FEWEST, NAMES
 from fedapp.ground.text import count, percent
@@ -170,19 +172,9 @@ def class_mix(run: RunRecord) -> Block:
 
 def true_counts(site: SiteRecord, classes: int) -> list[int]:
     """Return the numbers of a site's validation and test images by true class, [C]."""
-    total = [0] * classes
-    for part in ("val", "test"):
-        if (found := site.standing.latest.get(part)) is not None:
-            total = [n + sum(row) for n, row in zip(total, found.confusion, strict=True)]
-    return total
-
-
-def summed(evaluations: Sequence[Evaluation], classes: int) -> list[list[int]]:
-    """Return the sum of confusion matrices, [C][C], true class x predicted class."""
-    total = [[0] * classes for _ in range(classes)]
-    for found in evaluations:
-        for row, more in zip(total, found.confusion, strict=True):
-            row[:] = [a + b for a, b in zip(row, more, strict=True)]
+    found = [site.standing.latest.get(part) for part in ("val", "test")]
+    counts = [one.confusion for one in found if one is not None]
+    total: list[int] = np.sum(counts, axis=(0, 2)).tolist() if counts else [0] * classes
     return total
 
 
@@ -194,7 +186,7 @@ def confusion(evaluations: Sequence[Evaluation], classes: Sequence[str]) -> Bloc
     )
     if not evaluations:
         return Block(CONFUSION, reading, missing=_UNMEASURED)
-    total = summed(evaluations, len(classes))
+    total: list[list[int]] = np.sum([found.confusion for found in evaluations], axis=0).tolist()
     pairs = [
         (n, classes[i], classes[j], sum(row))
         for i, row in enumerate(total)
@@ -333,7 +325,8 @@ def shown(last: Sequence[Counts], classes: Sequence[str], more: Sequence[Figure]
 
 def _sum(every: Sequence[Counts], key: str) -> list[int]:
     given = [counts[key] for counts in every if counts[key]]
-    return [sum(column) for column in zip(*given, strict=True)]
+    total: list[int] = np.sum(given, axis=0).tolist() if given else []
+    return total
 
 
 def _counted(

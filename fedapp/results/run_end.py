@@ -8,16 +8,13 @@ Rows: of `per_site.csv`. What was not measured (a site without test images) is a
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from fedapp.evaluation.intervals import FEW, wilson
-from fedapp.experiment.runfolder import runs_root
+from fedapp.experiment.runfolder import Row, runs_root
 from fedapp.ground.text import count, duration, percent, points, size
 from fedapp.learn.metrics import LABEL_GROUPS, SHARES_OF_LABELS, label_group, worst_decile
 from fedapp.messages.protocol import EVERYBODY
 from fedapp.server.standings import spread
-
-Row = dict[str, Any]
 
 FEW_SITES = 10
 """Runs of at most as many sites show each site's accuracy with its counts and its interval."""

@@ -11,13 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 from fedapp.evaluation.findings import COUNTED, both
 from fedapp.evaluation.intervals import wilson
 from fedapp.experiment.presetfiles import read_yaml
-from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.runfolder import Row, RunFolder
 from fedapp.ground.errors import RunError
 from fedapp.learn.metrics import SHARES_OF_LABELS, label_group
 from fedapp.messages.protocol import Evaluation
 from fedapp.server.standings import Standing, Standings
-
-Row = dict[str, Any]
 
 GROUPS = tuple(f"{share} labels" for share in SHARES_OF_LABELS)
 """Sites by share of training images that have a label, as `metrics.label_group` counts them."""

@@ -12,11 +12,12 @@ from fedapp.evaluation.intervals import FEW
 from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.presetfiles import method_presets, presets
+from fedapp.experiment.runfolder import Row
 from fedapp.ground.errors import ConfigError, FedAppError
 from fedapp.ground.text import count, duration, percent, size
 from fedapp.results.charts import Bar, Line, bars, line_chart, rounds_axis, upto
 from fedapp.results.layout import DASH, Block, Figure, Table
-from fedapp.results.run_record import Row, RunRecord
+from fedapp.results.run_record import RunRecord
 from fedapp.server.fall import fallen
 
 _MOST = 40

@@ -14,7 +14,7 @@ from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.ground.errors import ConfigError, FedAppError, RunError, nearest, one_line
 from fedapp.ground.text import percent, size
 from fedapp.messages.protocol import EPSILON
-from fedapp.models.card import SAID, joined
+from fedapp.models.card import SAID, joined, when
 from fedapp.models.description import DESCRIPTION, Description, read_description
 from fedapp.models.evidence import read_evidence
 from fedapp.results.charts import Bar, Line, band, bars, over_rounds
@@ -144,16 +144,11 @@ def _title(called: str) -> str:
     return f"Site {called}: did joining pay?"
 
 
-def _when(description: Description) -> str:
-    number = description.origin.round
-    return f"round {number}" if number else "after the warm-up"
-
-
 def _about(description: Description, folder: Path) -> Block:
     origin, choice = description.origin, description.choice
     rows = [
         ["Run", f"{origin.run}, {origin.method}"],
-        ["Kept", f"{SAID[choice.answer]}, {_when(description)}"],
+        ["Kept", f"{SAID[choice.answer]}, {when(description)}"],
         ["Why", choice.rule],
         ["Learned from", f"{origin.labelled} labelled, {origin.unlabelled} unlabelled images"],
         ["Calibration error", f"{percent(description.results.test.calibration_error)} points"],
@@ -294,13 +289,13 @@ def _model(run: RunRecord, site: SiteRecord) -> Block:
         lines = [f"Its model for use is not here: fedapp models {run.name} makes it anew."]
     else:
         found = read_description(folder)
-        when = f"of round {found.origin.round}" if found.origin.round else "after the warm-up"
+        taken = f"of {when(found)}" if found.origin.round else when(found)
         measured = {"validation": found.results.val, "test": found.results.test}
         right = [f"{m.right} of {m.images} {what}" for what, m in measured.items() if m.images]
         worth = f", right on {' and '.join(right)} images" if right else ""
         lines = [
             f"Its model for use: models/{called} in the run's folder.",
-            f"It is {SAID[found.choice.answer]}, {when}{worth}. All else on this page is of the "
+            f"It is {SAID[found.choice.answer]}, {taken}{worth}. All else on this page is of the "
             "last round.",
         ]
     reading = "The model that the site keeps; it need not be the last."

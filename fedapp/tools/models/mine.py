@@ -10,7 +10,7 @@ from fedapp.ground.disk import write_atomic
 from fedapp.ground.errors import RunError
 from fedapp.ground.progress import doing
 from fedapp.ground.text import percent
-from fedapp.models.card import SAID, joined
+from fedapp.models.card import SAID, joined, when
 from fedapp.models.description import Description, Measured, read_description
 from fedapp.models.folder import model_folders
 
@@ -62,14 +62,13 @@ def lines_of(folder: Path, description: Description) -> list[str]:
     """Return what a person reads of one model."""
     origin, choice, results = description.origin, description.choice, description.results
     alone = Choice(choice.candidates).alone
-    when = f"round {origin.round}" if origin.round else "after the warm-up"
     what = "findings in images" if description.model.finds else "images"
     table = [
         ("joining", joined(description)),
         *(("warning", light) for light in description.lights),
         *([("privacy", description.claim)] if description.claim else []),
         ("model", str(folder)),
-        ("kept", f"{SAID[choice.answer]}, {when}"),
+        ("kept", f"{SAID[choice.answer]}, {when(description)}"),
         ("why", choice.rule),
         ("validation", _worth(results.val, what)),
         ("test", _worth(results.test, what)),

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -17,13 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.experiment.presetfiles import read_yaml
-from fedapp.experiment.runfolder import RunFolder, is_running
+from fedapp.experiment.runfolder import Row, RunFolder, is_running
 from fedapp.ground.errors import RunError, one_line
 from fedapp.ground.progress import RECENT
 from fedapp.ground.text import duration, percent, size
 from fedapp.server.fall import fallen
-
-Row = dict[str, Any]
 
 WIDTH = 36
 """Columns of the bar and of a curve."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from fedapp.experiment.runfolder import RunFolder, find_run
+from fedapp.experiment.runfolder import Row, RunFolder, find_run
 from fedapp.ground.progress import Progress
-from fedapp.tools.watch.view import Row, Watched, look, screen, warnings_of
+from fedapp.tools.watch.view import Watched, look, screen, warnings_of
 
 EVERY_S = 1.0
 """Seconds between two looks."""
