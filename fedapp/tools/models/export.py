@@ -100,8 +100,8 @@ def _make(folder: Path, run: Finished, federation: LoadedSites, number: int) -> 
     if not run.pool.store.root.is_dir():
         raise RunError(f"{run.path}: its models were removed: run it again")
     experiment, facts = run.experiment, run.facts[number]
-    folder = RunFolder(run.path).sites_root / f"site-{number}"
-    site = federation.site(number, experiment, run.pool.store, folder, shares_pool=True)
+    own = RunFolder(run.path).sites_root / f"site-{number}"
+    site = federation.site(number, experiment, run.pool.store, own, shares_pool=True)
     task = Task(
         site=number,
         round=run.state.round,
