@@ -49,7 +49,8 @@ def now(tmp_path, release: int, site: int) -> np.ndarray:
     )
     place = SimpleNamespace(size=NUMBERS, places={"means": slice(0, NUMBERS)})
     context = SimpleNamespace(protection=Protection(settings, Plan(releases=1)))
-    method = SimpleNamespace(sensitivity=lambda task, site: {"means": SENSITIVITY})
+    image_level = SimpleNamespace(sensitivity=lambda task, site: {"means": SENSITIVITY})
+    method = SimpleNamespace(image_level=image_level)
     releases = Releases(tmp_path / f"{release}-{site}", secret(release, site))
     found = []
     for attempt in (1, 2):

@@ -71,7 +71,8 @@ def test_what_no_honest_sites_can_say_is_the_nearest_that_can_be(said, believed)
 def test_what_sites_say_is_what_they_add(tmp_path) -> None:
     """The variance of 2000 sums of noise: off by a sixth (5 deviations) once in 1.7 million."""
     layout = SimpleNamespace(size=NUMBERS, places={"means": slice(0, NUMBERS)})
-    method = SimpleNamespace(sensitivity=lambda task, site: {"means": 1.0})
+    image_level = SimpleNamespace(sensitivity=lambda task, site: {"means": 1.0})
+    method = SimpleNamespace(image_level=image_level)
     total, shares = np.zeros(NUMBERS), []
     for site, counted in enumerate((3, 3, 4, 9)):
         task = Task(site, 0, "release", ModelRef(0, 0, "0" * 64), sum=SumStep(0, "add", 1))

@@ -514,7 +514,8 @@ def paying(server, releases, plan, k):
     privacy = PrivacySettings(sums="masked", epsilon=3.0, least_members=SITES)
     site = SimpleNamespace(protection=Protection(privacy, Plan(releases=plan)))
     layout = SimpleNamespace(size=NUMBERS, places={"means": slice(0, NUMBERS)})
-    method = SimpleNamespace(sensitivity=lambda task, site: {"means": 1.0})
+    image_level = SimpleNamespace(sensitivity=lambda task, site: {"means": 1.0})
+    method = SimpleNamespace(image_level=image_level)
 
     def noise(key, counted):
         task = server.task(k, SumStep(server.number, "add", server.attempt))
