@@ -24,6 +24,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedapp.experiment.presetfiles import Scalar
 from fedapp.experiment.runfolder import NAME
 from fedapp.ground.errors import ConfigError
+from fedapp.ground.foreign import first_fault
 from fedapp.messages.protocol import CLOSED
 
 SIGNED = "signed"
@@ -169,6 +170,4 @@ def _parsed(text: bytes) -> Word:
     try:
         return _READER.validate_json(text, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{SIGNED}: {place}: {first['msg']}: sign it anew") from error
+        raise ConfigError(f"{SIGNED}: {first_fault(error)}: sign it anew") from error

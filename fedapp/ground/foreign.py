@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
+from pydantic_core import ValidationError
 
 from fedapp.ground.errors import one_line
 
@@ -34,6 +35,12 @@ class ForeignError(ValueError):
     def __init__(self, what: object, line: int = 0) -> None:
         super().__init__(one_line(what, 300) or type(what).__name__)
         self.line = line
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first thing that is wrong with the fields of a value: where, and which rule."""
+    found = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
 
 
 def json_of(text: str | bytes) -> Any:

@@ -17,7 +17,7 @@ from fedapp.evaluation.choice import Candidate
 from fedapp.evaluation.intervals import weights, wider, wilson
 from fedapp.evaluation.verdict import Verdict
 from fedapp.ground.errors import ConfigError, RunError, one_line
-from fedapp.ground.foreign import json_of
+from fedapp.ground.foreign import first_fault, json_of
 from fedapp.ground.names import SITE_NAME, class_name, plain
 from fedapp.ground.settings import CLOSED, window_ends
 from fedapp.ground.text import percent
@@ -271,8 +271,7 @@ def read_description(folder: Path) -> Description:
     try:
         return TypeAdapter(Description).validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise damaged(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise damaged(path, first_fault(error)) from error
 
 
 def damaged(path: Path, why: str) -> RunError:

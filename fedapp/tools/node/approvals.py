@@ -20,6 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedapp.ground.disk import check_owned, write_atomic
 from fedapp.ground.errors import ConfigError, StoreError
+from fedapp.ground.foreign import first_fault
 from fedapp.site.record import Record, user_name
 from fedapp.tools.node.bundle import Bundle, installed, read_fab
 
@@ -92,10 +93,8 @@ class Approvals:
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}: make it readable for the node") from error
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
             raise ConfigError(
-                f"{path}: {place}: {first['msg']}: restore it from a copy, or remove it and "
+                f"{path}: {first_fault(error)}: restore it from a copy, or remove it and "
                 "approve anew with `fedapp approve`"
             ) from error
 
