@@ -37,6 +37,7 @@ from fedapp.messages.store import ModelStore
 from fedapp.methods import learning_from
 from fedapp.models.maker import Maker
 from fedapp.site.keeping import KeptModel
+from fedapp.site.masked import MaskedSite
 from fedapp.site.site import SiteClient
 
 if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
@@ -126,7 +127,7 @@ class LoadedSites:
             from fedapp.site.summing import Summing
 
             mine = summing or Summing(simulated(experiment, number), folder / "sums")
-            site = replace(site, summing=mine)
+            site = MaskedSite.around(site, mine)
         if keeps is None:
             return site
         maker = Maker(keeps.run, experiment, facts := site.facts(), self.are_images)

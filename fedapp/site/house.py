@@ -207,7 +207,7 @@ class House:
             self.note(REFUSED, origin, asked=_asked(task), why=answer.reason)
         if self.folder is None or not isinstance(answer, Reply):
             return incoming
-        if site.summing is None:  # what is in a masked row was asked before
+        if not site.masks:  # what is in a masked row was asked before
             self.terms.check_roles(answer.uploads(task.own.digest))
         size = sum(map(len, incoming.payloads.values()))
         self.terms.check_size(size)

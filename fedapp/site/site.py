@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import torch
 
 from fedapp.data.augment import flips
@@ -29,7 +28,7 @@ from fedapp.ground.errors import (
 )
 from fedapp.learn.frozen_answers import features_in
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
-from fedapp.learn.params import Params, Schema, digest_of, schema_of, to_bytes, without
+from fedapp.learn.params import Params, Schema, schema_of
 from fedapp.learn.scores import Score, score_cache
 from fedapp.learn.worked import Worked, counting
 from fedapp.messages.codec import encode
@@ -37,7 +36,6 @@ from fedapp.messages.poolkey import read_key
 from fedapp.messages.protocol import (
     EVALUATE,
     IMAGES,
-    MASKED,
     MEMORY_LOST,
     MODEL,
     SERVER_SITE,
@@ -53,32 +51,22 @@ from fedapp.messages.protocol import (
     each_once,
 )
 from fedapp.messages.store import ModelStore
-from fedapp.methods._summed import COUNTS, NOISE_SHARE, WORDS, Added, Layout
 from fedapp.methods.base import CACHED_AT_A_SITE, Contents, SiteContext, SiteReport, schemas
-from fedapp.privacy.noise import Integers
 from fedapp.site.heads import Head
 from fedapp.site.holdings import Holdings
 from fedapp.site.privacy import Releases, clipped
 from fedapp.site.private import (
     MEMORY,
-    OWN,
-    VERSION,
     PrivateParts,
     salted,
     stored_schema,
 )
 from fedapp.site.protected import (
-    noise_share,
     pay,
     protected,
-    row_noise,
     simulated_secret,
     withheld,
-    within,
 )
-
-if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
-    from fedapp.site.summing import Summing
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +89,6 @@ class SiteClient:
     keeps_scores: scores are kept in its folder too, since another process may do its next task.
     keeper: sees what every task brought; None: nobody does.
     features: folder for what frozen networks say of its images; None: nothing is kept there.
-    summing: its part in masked sums; None: its answers go to the server as they are.
     released: head of its list of releases, where single images are protected; None: in simulations.
     """
 
@@ -115,9 +102,11 @@ class SiteClient:
     shares_pool: bool = False
     keeps_scores: bool = False
     keeper: Keeper | None = None
-    summing: "Summing | None" = None
     features: Path | None = None
     released: Head | None = None
+
+    masks: ClassVar[bool] = False
+    """Whether its answers are masked (`site.masked`); else they go to the server as they are."""
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -137,10 +126,8 @@ class SiteClient:
         )
 
     def introduction(self) -> SiteFacts:
-        """Introduce the site as far as the server is to know it: masked sums tell no counts."""
-        facts = self.facts()
-        none: dict[str, Any] = dict.fromkeys(COUNTS, 0)
-        return facts if self.summing is None else replace(facts, **none)
+        """Introduce the site as far as the server is to know it."""
+        return self.facts()
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
         """Do a task; whatever goes wrong becomes an answer, never an exception.
@@ -155,17 +142,12 @@ class SiteClient:
                 deterministic(runtime.deterministic),
                 features_in(self.features),
             ):
-                if (task.sum is None) != (self.summing is None):
+                if (task.sum is not None) != self.masks:
                     raise ProtocolError(
                         f"privacy.sums = {self.experiment.privacy.sums!r}, and the server asks "
                         "otherwise: this site answers as the run's settings say, or not at all"
                     )
-                if task.sum is not None and task.sum.stage != "add":
-                    incoming = Incoming(self._step(task))
-                elif missing := self._holdings.take_in(task, payloads):
-                    incoming = Incoming(Missing(task.site, task.round, missing))
-                else:
-                    incoming = self._work(task)
+                incoming = self._incoming(task, payloads)
         except FedAppError as error:
             if isinstance(error, StoreError) and self.shares_pool:
                 raise
@@ -176,11 +158,11 @@ class SiteClient:
             incoming = Incoming(Refusal(task.site, task.round, told(error)))
         return incoming
 
-    def _step(self, task: Task) -> Reply:
-        """Do a step of a masked sum that is no work on the site's images."""
-        assert self.summing is not None
-        answer = self.summing.step(task)
-        return Reply(task.site, task.round, task.own.digest, private=task.private, sum=answer)
+    def _incoming(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
+        """Do a task whose contents may still lack."""
+        if missing := self._holdings.take_in(task, payloads):
+            return Incoming(Missing(task.site, task.round, missing))
+        return self._work(task)
 
     def _work(self, task: Task) -> Incoming:
         """Do a task on the site's images. Where these are protected, it is paid for before."""
@@ -208,7 +190,7 @@ class SiteClient:
             self.keeper.take(task, report, context)
         return report
 
-    def _done(self, task: Task, context: SiteContext, own: "_Own") -> SiteReport:
+    def _done(self, task: Task, context: SiteContext, own: "Own") -> SiteReport:
         """Do the method's rule; return what it reports, as it may leave the site."""
         task = replace(task, own=own.ref)
         with counting() as work:
@@ -230,19 +212,10 @@ class SiteClient:
         return replace(report, metrics=metrics, evaluations=told)
 
     def _answer(
-        self, task: Task, report: SiteReport, context: SiteContext, before: "_Own"
+        self, task: Task, report: SiteReport, context: SiteContext, before: "Own"
     ) -> Incoming:
         """Keep what is new; return what the server is told and sent."""
-        private = task.private
-        if report.params is not None or report.memory is not None:
-            own = {n: (report.params or context.kept)[n] for n in context.kept}
-            memory = context.memory if report.memory is None else report.memory
-            own |= {MEMORY + name: tensor for name, tensor in memory.items()}
-            own |= before.kept_model(report, context.kept) if self.summing is not None else {}
-            own = salted(own, self._salt(task)) if own else own
-            private = self.private_parts.keep(own, task.private, task.round)
-        if self.summing is not None:
-            return self._masked(task, report, private, context)
+        private = self._keep(task, report, context, before)
         packed = self._holdings.pack(task, report, context.kept)
         evaluations, equal = each_once(report.evaluations)
         answer = Reply(
@@ -262,6 +235,21 @@ class SiteClient:
         )
         return Incoming(answer, packed.payloads)
 
+    def _keep(self, task: Task, report: SiteReport, context: SiteContext, before: "Own") -> str:
+        """Keep what stays at the site, where it is new; return its digest."""
+        if report.params is None and report.memory is None:
+            return task.private
+        own = {n: (report.params or context.kept)[n] for n in context.kept}
+        memory = context.memory if report.memory is None else report.memory
+        own |= {MEMORY + name: tensor for name, tensor in memory.items()}
+        own |= self._kept_model(report, context, before)
+        own = salted(own, self._salt(task)) if own else own
+        return self.private_parts.keep(own, task.private, task.round)
+
+    def _kept_model(self, report: SiteReport, context: SiteContext, before: "Own") -> Params:
+        """Return what is kept of the site's own model: nothing, since the server has it."""
+        return {}
+
     def _salt(self, task: Task) -> bytes:
         """Return the secret that goes with what is kept of a task; of the same task the same.
 
@@ -269,53 +257,6 @@ class SiteClient:
         """
         number = b"" if task.sum is None else b"%d" % task.sum.number
         return self.releases.key(b"what stays here " + number + encode(replace(task, sum=None)))
-
-    def _masked(
-        self, task: Task, report: SiteReport, private: str, context: SiteContext
-    ) -> Incoming:
-        """Return what leaves a site of a report where sums are masked: one row of words."""
-        assert self.summing is not None and task.sum is not None
-        method, facts = self.experiment.method, self.facts()
-        said = Reply(task.site, task.round, task.own.digest, metrics=report.metrics)
-        contents = dict(report.contents)
-        if report.params is not None and report.learned:
-            contents[MODEL] = report.params
-        metrics = dict(report.metrics)
-        if context.protection is not None:
-            metrics[NOISE_SHARE] = noise_share(self.summing.counted(task.sum), context)
-        added = Added(
-            contents,
-            weight=method.weight(facts, said) if report.learned else 0.0,
-            learned=float(report.learned),
-            metrics=metrics,
-            evaluations=report.evaluations,
-            counts=self.data.counts,
-        )
-        finds, scored = bool(self.experiment.data.findings), self.experiment.rounds.pooled_auroc
-        layout = Layout.of(method, task, self.shared, len(self.classes), finds, scored)
-        row = layout.row(added)
-
-        def noise(key: bytes, counted: int) -> Integers:
-            return row_noise(task, key, counted, layout, context, method, self.releases)
-
-        if context.protection is None:
-            words = self.summing.masked(task, row)
-        else:
-            words = self.summing.masked(task, within(task, row), noise)
-        blob = to_bytes({WORDS: torch.from_numpy(words.view(np.int64))})
-        named = {MASKED: digest_of(blob)}
-        if self.shares_pool:
-            self.store.put(blob)
-        held = {task.own.digest, *(ref.digest for ref in report.holds)}
-        answer = Reply(
-            task.site,
-            task.round,
-            task.own.digest,
-            held=tuple(sorted(held)),
-            private=private,
-            contents=named,
-        )
-        return Incoming(answer, {named[MASKED]: blob})
 
     def context(self, task: Task) -> tuple[SiteContext, bool]:
         """Return what a rule works with in a task whose contents are in the store.
@@ -325,11 +266,11 @@ class SiteClient:
         own = self._own(task)
         return self._context(task, own), own.lost
 
-    def _context(self, task: Task, own: "_Own") -> SiteContext:
+    def _context(self, task: Task, own: "Own") -> SiteContext:
         return SiteContext(
             data=self._data,
             model=self._network,
-            contents=self._holdings.read if self.summing is None else self._contents(own),
+            contents=self._contents(own),
             kept={name: own.tensors[name] for name in self._kept},
             memory=own.named(MEMORY),
             scores=self.scores,
@@ -344,10 +285,9 @@ class SiteClient:
             scored=self.experiment.rounds.pooled_auroc,
         )
 
-    def _contents(self, own: "_Own") -> Contents:
-        """Return how contents are read where the site keeps its own model to itself."""
-        params = own.named(OWN)
-        return lambda ref: params if ref.digest == own.ref.digest else self._holdings.read(ref)
+    def _contents(self, own: "Own") -> Contents:
+        """Return how contents are read."""
+        return self._holdings.read
 
     @cached_property
     def _data(self) -> SiteData:
@@ -392,11 +332,13 @@ class SiteClient:
         network = self._network
         whole = network.state_dict()
         memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
-        if self.summing is None:
-            return stored_schema(self._kept, schema_of(whole), memory)
-        own = {OWN + name: of for name, of in self.shared[MODEL].items()}
-        whole_own = {**schema_of(whole), **own, VERSION: ((), torch.int64)}
-        return stored_schema({*self._kept, *own, VERSION}, whole_own, memory)
+        own = self._own_model
+        return stored_schema({*self._kept, *own}, {**schema_of(whole), **own}, memory)
+
+    @property
+    def _own_model(self) -> Schema:
+        """The schema of what is kept of the site's own model."""
+        return {}
 
     @cached_property
     def _network(self) -> Network:
@@ -409,7 +351,7 @@ class SiteClient:
         settings, classes = self.experiment.model, len(self.classes)
         return initial_params(settings, self.inputs, classes, self.experiment.seed)
 
-    def _own(self, task: Task) -> "_Own":
+    def _own(self, task: Task) -> "Own":
         """Return what the site keeps to itself."""
         own = self.private_parts.load(task.private, self._stored)
         lost = own is None and bool(task.private)
@@ -417,12 +359,16 @@ class SiteClient:
             w_0 = self._initial()
             start = self.experiment.method.memory(self._network, w_0)
             own = {n: w_0[n] for n in self._kept} | {MEMORY + n: of for n, of in start.items()}
-            own |= {OWN + n: w_0[n] for n in self.shared[MODEL]} if self.summing else {}
-            own |= {VERSION: torch.tensor(0)} if self.summing else {}
-        if self.summing is None or not (version := int(own[VERSION])):
-            return _Own(own, lost, task.own)
-        model = {n: own[OWN + n] for n in self.shared[MODEL]}
-        return _Own(own, lost, ModelRef(task.site, version, digest_of(to_bytes(model))))
+            own |= self._first_model(w_0)
+        return Own(own, lost, self._own_ref(task, own))
+
+    def _first_model(self, w_0: Params) -> Params:
+        """Return what is kept of the site's own model before it learned."""
+        return {}
+
+    def _own_ref(self, task: Task, own: Params) -> ModelRef:
+        """Return which model is the site's own. own: what it keeps to itself."""
+        return task.own
 
     def _clipped(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
         """Clip what leaves the site. Raises ConfigError where more than a model does."""
@@ -448,10 +394,10 @@ class SiteClient:
 
 
 @dataclass(frozen=True)
-class _Own:
+class Own:
     """What a site keeps to itself, when a task begins.
 
-    lost: whether it had lost that. ref: its own model, which is among it where sums are masked.
+    lost: whether it had lost that. ref: its own model.
     """
 
     tensors: Params
@@ -461,13 +407,6 @@ class _Own:
     def named(self, prefix: str) -> Params:
         """Return the tensors whose names begin so, without that."""
         return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
-
-    def kept_model(self, report: SiteReport, kept: Params) -> Params:
-        """Return what is kept of the site's own model, where sums are masked."""
-        new = report.params
-        params = self.named(OWN) if new is None else without(new, kept)
-        version = {VERSION: torch.tensor(int(self.tensors[VERSION]) + (new is not None))}
-        return {**version, **{OWN + name: of for name, of in params.items()}}
 
 
 def _noted(done: Worked, lost: bool) -> dict[str, float]:

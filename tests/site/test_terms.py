@@ -212,7 +212,7 @@ def in_masked_run(tmp_path):
         parts = {"labelled": known, "unlabelled": Part(known.inputs[:0])}
         parts |= {"val": nothing, "test": nothing}
         data = SiteData(0, parts, 2, (0.5,), (0.25,), None)
-        site = SimpleNamespace(summing=object(), shared=roles, data=data, experiment=run)
+        site = SimpleNamespace(masks=True, shared=roles, data=data, experiment=run)
         task = Task(
             0,
             0,
