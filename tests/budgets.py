@@ -64,7 +64,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/methods": (5_700, 66),
     "fedapp/experiment": (1_350, 10),
     "fedapp/models": (1_200, 11),
-    "fedapp/site": (2_460, 16),
+    "fedapp/site": (2_500, 16),
     "fedapp/server": (2_300, 16),
     "fedapp/results": (4_560, 24),
     "fedapp/drivers": (610, 8),
