@@ -8,7 +8,6 @@ from rich.console import Console
 
 from fedapp.cli.shared import Overrides, SiteFolder, app, needed
 from fedapp.ground.errors import ConfigError
-from fedapp.ground.extras import needs
 
 PANEL = "Join"
 """As `fedapp --help` shows it."""
@@ -53,7 +52,6 @@ def check_server(
 
     Reachable, certificate, clock, version, key: each with what to do.
     """
-    needs("app", "flwr")
     from fedapp.tools.node.checkserver import show
 
     raise typer.Exit(show(server, keys, site_folder or keys, Console()))
@@ -88,7 +86,6 @@ def keep_node(
         online, words = health(status_path(port))
         print(words)
         raise typer.Exit(0 if online else 1)
-    needs("app", "flwr")
     from fedapp.tools.node.node import SiteNode
     from fedapp.tools.node.node import node_config as config
 

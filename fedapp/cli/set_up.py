@@ -7,7 +7,6 @@ import typer
 from rich.console import Console
 
 from fedapp.cli.shared import Overrides, Preset, app
-from fedapp.ground.extras import needs
 
 PANEL = "Set up"
 """As `fedapp --help` shows it."""
@@ -23,7 +22,6 @@ def certs(
     sites: Annotated[str, typer.Option(help="sites that get a key each")] = "north,south,west",
 ) -> None:
     """Make a trial's keys and certificates: a CA, the server's, a SuperNode key for each site."""
-    needs("app", "cryptography")
     from fedapp.tools.compare.grid import labels_of
     from fedapp.tools.deploy.certs import make_certs
 
@@ -46,7 +44,6 @@ def sign_run(
     ] = "",
 ) -> None:
     """Sign a run, for sites that do signed runs only; print the command that starts it."""
-    needs("app", "cryptography")
     from fedapp.tools.deploy.sign import signed_run
 
     def passphrase() -> str:
@@ -63,7 +60,6 @@ def list_members(
     ],
 ) -> None:
     """Say whose keys mask a run's sums: a setting of the preset, by fingerprints."""
-    needs("app", "cryptography")
     from fedapp.tools.deploy.members import members_line
 
     print(members_line(keys))
@@ -76,7 +72,6 @@ def list_sites(
     ] = "",
 ) -> None:
     """List the sites that are registered at the server, by name, with state and number."""
-    needs("app", "flwr")
     from fedapp.tools.deploy.roster import sites_at
 
     Console().print(sites_at(superlink or None))

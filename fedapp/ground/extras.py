@@ -6,9 +6,7 @@ from typing import Literal
 
 from fedapp.ground.errors import ConfigError
 
-Extra = Literal[
-    "app", "dicom", "docs", "onnx", "pandas", "parquet", "privacy", "timm", "track"
-]  # fmt: skip
+Extra = Literal["dicom", "docs", "onnx", "pandas", "parquet", "privacy", "timm", "track"]
 """A group in pyproject's optional-dependencies."""
 
 

@@ -13,7 +13,6 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.runfolder import RunFolder
 from fedapp.ground.devices import torch_threads
 from fedapp.ground.errors import ConfigError, RunError, StoreError
-from fedapp.ground.extras import needs
 from fedapp.ground.ours import seldom_searched
 from fedapp.ground.progress import Progress
 from fedapp.ground.rng import numpy_stream
@@ -51,7 +50,7 @@ from fedapp.server.roundpool import RoundPool
 from fedapp.server.runstate import RunState, state_of
 from fedapp.server.standings import Row, Standing, Standings
 
-if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
+if TYPE_CHECKING:  # it needs cryptography, which masked sums alone load
     from fedapp.server.summing import SummedPhases
 
 
@@ -178,7 +177,6 @@ class Engine:
 
     def _sum_up(self, state: RunState, like: SiteFacts) -> None:
         """Let the method know sites by masked sums alone."""
-        needs("app", "cryptography")
         from fedapp.server.summing import SummedPhases, as_one
 
         privacy = self.experiment.privacy

@@ -30,7 +30,6 @@ from fedapp.data.split.partition import partition
 from fedapp.experiment.experiment import Experiment
 from fedapp.ground.devices import pick_device
 from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.extras import needs
 from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.messages.protocol import SERVER_SITE
 from fedapp.messages.store import ModelStore
@@ -40,7 +39,7 @@ from fedapp.site.keeping import KeptModel
 from fedapp.site.masked import MaskedSite
 from fedapp.site.site import SiteClient
 
-if TYPE_CHECKING:  # it needs cryptography, of the extra `app`
+if TYPE_CHECKING:  # it needs cryptography, which masked sums alone load
     from fedapp.site.summing import Summing
 
 
@@ -122,7 +121,6 @@ class LoadedSites:
             keeps_scores=keeps_scores,
         )
         if experiment.privacy.masked:
-            needs("app", "cryptography")
             from fedapp.site.members import simulated
             from fedapp.site.summing import Summing
 

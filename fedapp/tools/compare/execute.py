@@ -21,7 +21,6 @@ from fedapp.experiment.runfolder import COMPARISON, held
 from fedapp.ground.devices import pick_device
 from fedapp.ground.disk import refused
 from fedapp.ground.errors import ConfigError, RunError
-from fedapp.ground.extras import needs
 from fedapp.ground.processes import signals_as_exit
 from fedapp.ground.text import duration, percent, size
 from fedapp.results.comparison.record import VALIDATION
@@ -148,7 +147,6 @@ def _check_driver(driver: Driver, jobs: int | None) -> None:
         raise ConfigError(
             f"--jobs {jobs}: must be 1 with --driver flower: it simulates several sites at a time"
         )
-    needs("app", "flwr")
     app = Path(flower_local.__file__).resolve().parents[2]
     if not (app / "server_app").is_dir():
         raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")
