@@ -91,7 +91,7 @@ Network, rates, clip, sampling and rounds have the best mean validation accuracy
 Case = tuple[str, str, float, str, int]
 ANSWERS = {"home": "accuracy", "common": "common", "as_it_is": "even"}
 """Columns of the table, and what each is called in a kept result."""
-DRAWN = {"home": "at home", "common": "common"}
+DRAWN = {"home": "at home", "as_it_is": "common, as it is"}
 """Answers in the picture."""
 
 
@@ -213,7 +213,7 @@ def _place(case: Case) -> tuple[int, int, float, str, int]:
 def curves(rows: Sequence[Row]) -> Figure:
     """Draw accuracy against epsilon; bars are one standard deviation over seeds.
 
-    A column of panels a size; at the top the answer at home, below it the common one. Without noise
+    A column of panels a size; the answer at home above, the common one as it is below. Without noise
     epsilon has no end: that is a dotted line across.
     """
     sizes = list(dict.fromkeys(row["sites x images"] for row in rows))
