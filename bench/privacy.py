@@ -213,8 +213,8 @@ def _place(case: Case) -> tuple[int, int, float, str, int]:
 def curves(rows: Sequence[Row]) -> Figure:
     """Draw accuracy against epsilon; bars are one standard deviation over seeds.
 
-    A column of panels a size; the answer at home above, the common one as it is below. Without noise
-    epsilon has no end: that is a dotted line across.
+    A column of panels a size; the answer at home above, the common one as it is below. Without
+    noise epsilon has no end: that is a dotted line across.
     """
     sizes = list(dict.fromkeys(row["sites x images"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))

@@ -31,7 +31,7 @@ def test_a_row_is_the_mean_over_seeds_by_hand():
 
 
 def test_curves_show_each_rows_mean_and_no_noise_as_a_line():
-    for less, axes in zip((0, 10), curves(rows_of(found())).axes, strict=True):
+    for less, axes in zip((0, 20), curves(rows_of(found())).axes, strict=True):
         named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         assert list(named["one_round, no noise"].get_ydata()) == [85 - less, 85 - less]
         for words, value in (("in the sum", 75.0), ("by site", 50.0)):
