@@ -26,6 +26,8 @@ def flower_log(monkeypatch, caplog):
     logger = logging.getLogger("flwr")
     monkeypatch.setattr(logger, "filters", [])
     monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    # The first site of a process gives the core the handlers that Flower has then, for good.
+    monkeypatch.setattr(logging.getLogger("fedapp"), "handlers", [])
     monkeypatch.setattr(logger, "propagate", False)
     return logger
 
