@@ -35,13 +35,13 @@ $(STAMP): pyproject.toml requirements/constraints-hashes.txt
 	@touch $@
 
 demo: $(STAMP) ## the demo: handwritten digits, 10 simulated sites (no download)
-	@$(BIN)/python -m fedapp.drivers.flower_local digits_demo
+	@$(BIN)/python -m fedapp.simulation.flower_local digits_demo
 
 deploy-demo: $(STAMP) ## a server and three sites as real programs: TLS, a key per site (docs/DEPLOY.md)
 	@$(BIN)/python -m fedapp.tools.deploy.compose_local
 
 run: $(STAMP) ## run a preset: make run PRESET=fashion_mnist_small SITES=20 ARGS="seed=1"
-	@$(BIN)/python -m fedapp.drivers.flower_local $(PRESET) $(if $(SITES),split.num_clients=$(SITES)) $(ARGS)
+	@$(BIN)/python -m fedapp.simulation.flower_local $(PRESET) $(if $(SITES),split.num_clients=$(SITES)) $(ARGS)
 
 test: $(STAMP) ## the quick tests: those that tests/long.txt does not name
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not long"
@@ -84,7 +84,7 @@ docs: $(STAMP) ## the documentation site, in build/docs/index.html
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b html docs build/docs
 
 stop: $(STAMP) ## end what a killed run of this checkout left behind
-	@$(BIN)/python -m fedapp.drivers.flower_local --stop
+	@$(BIN)/python -m fedapp.simulation.flower_local --stop
 
 clean: ## remove caches and Flower's files; .venv and your runs stay
 	rm -rf .flwr .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

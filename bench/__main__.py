@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from bench.command import Quick
-from fedapp.ground.text import duration
+from fedapp.core.formatting import duration
 
 BENCHMARKS = ("scoring", "training", "peers")
 

@@ -12,11 +12,11 @@ from safetensors.torch import load
 from torch import Tensor
 
 from bench.runs import Through
+from fedapp.core.rng import torch_stream
 from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
-from fedapp.ground.rng import torch_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
-from fedapp.messages.protocol import Incoming, Outgoing, Reply, Task
+from fedapp.protocol.messages import Incoming, Outgoing, Reply, Task
 from fedapp.server.phases import Fetch
 from fedapp.site.federation import LoadedSites, Sites
 

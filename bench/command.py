@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedapp.ground.errors import FedAppError
-from fedapp.ground.ours import process_is_ours
+from fedapp.core.errors import FedAppError
+from fedapp.core.process_tuning import process_is_ours
 
 Quick = Annotated[bool, typer.Option("--quick", help="toy size; nothing is recorded")]
 

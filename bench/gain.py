@@ -9,8 +9,8 @@ with the same features. Paired over seeds, in points, with 95 % intervals.
 import csv
 from pathlib import Path
 
-from fedapp.ground.errors import RunError
-from fedapp.results.statistics import Difference, paired_difference
+from fedapp.core.errors import RunError
+from fedapp.reports.statistics import Difference, paired_difference
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
 STUDIES = (

@@ -30,13 +30,13 @@ from bench.attacks import ATTACKS, NOBODY, Hostile, mislabelled
 from bench.command import Quick, carry_out, several
 from bench.record import Cells, Row, save
 from bench.runs import carried_through, kept
-from fedapp.experiment.codehash import code_hash
+from fedapp.core.errors import RunError
+from fedapp.core.rng import numpy_stream
+from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import out_root
-from fedapp.ground.errors import RunError
-from fedapp.ground.rng import numpy_stream
+from fedapp.experiment.preset_files import Scalar
+from fedapp.experiment.run_folder import out_root
 from fedapp.site.federation import federation_of
 
 TUNED = "fedavg, own model"

@@ -29,9 +29,9 @@ from bench.command import Quick, carry_out, several
 from bench.hostile import FULL, QUICK, experiment_of
 from bench.record import Cells, Row, save
 from bench.runs import Run, codes, finished, kept_runs, scale
+from fedapp.core.rng import numpy_stream
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.rng import numpy_stream
+from fedapp.experiment.preset_files import Scalar
 from fedapp.learn.metrics import predict
 
 LEAST = 20

@@ -20,14 +20,14 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageChops
 
 from bench.command import carry_out
-from fedapp.experiment.runfolder import find_run
-from fedapp.ground.errors import RunError
-from fedapp.results.comparison.figures import WIDTH_MORE, png, styled
-from fedapp.results.comparison.style import looks
-from fedapp.results.layout import Block, blocks_page
-from fedapp.results.report import blocks_of, run_page
-from fedapp.results.run_record import read_run
-from fedapp.results.site_report import site_page, view_of_model
+from fedapp.core.errors import RunError
+from fedapp.experiment.run_folder import find_run
+from fedapp.reports.comparison.figures import WIDTH_MORE, png, styled
+from fedapp.reports.comparison.style import looks
+from fedapp.reports.layout import Block, blocks_page
+from fedapp.reports.report import blocks_of, run_page
+from fedapp.reports.run_record import read_run
+from fedapp.reports.site_report import site_page, view_of_model
 
 DOCS = Path(__file__).parents[1] / "docs"
 OF_A_RUN = {"curves": "Learning curves", "sites": "Before and after, site by site"}

@@ -33,17 +33,17 @@ from bench.command import Quick, carry_out, several
 from bench.membership import attacked, losses
 from bench.record import Cells, Row, save
 from bench.runs import Run, codes, finished, kept_before, kept_runs, scale
+from fedapp.core.rng import numpy_stream
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.rng import numpy_stream
+from fedapp.experiment.preset_files import Scalar
 from fedapp.learn.metrics import predict
 from fedapp.methods.closed_form._contents import SOLUTION, Solution
 from fedapp.methods.closed_form._features import Coordinates, features_for
 from fedapp.methods.closed_form.one_round import OneRound
-from fedapp.results.comparison.figures import WIDTH_MORE, styled
-from fedapp.results.comparison.style import PALETTE
+from fedapp.reports.comparison.figures import WIDTH_MORE, styled
+from fedapp.reports.comparison.style import PALETTE
 
 SIZES = ("10x400", "20x1000", "100x140")
 EPSILONS = (0.0, 8.0, 3.0, 1.0)

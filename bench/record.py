@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.command import called
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.code_hash import code_hash
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure  # a machine with a GPU may lack it

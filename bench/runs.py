@@ -13,26 +13,26 @@ from typing import Any, TypeVar
 from safetensors.torch import load
 from torch import Tensor
 
+from fedapp.core.devices import torch_threads
+from fedapp.core.disk import write_atomic
+from fedapp.core.progress import Progress
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import SiteData
-from fedapp.drivers.calls import Loopback
-from fedapp.drivers.loopback import run_loopback
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.resume import open_run
-from fedapp.experiment.runfolder import RunFolder, out_root
-from fedapp.ground.devices import torch_threads
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.progress import Progress
+from fedapp.experiment.run_folder import RunFolder, out_root
 from fedapp.learn.networks import Network, build_model
 from fedapp.learn.params import Params, from_bytes, schema_of
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import SERVER_SITE, Incoming, Outgoing, SiteFacts
-from fedapp.messages.store import ModelStore
+from fedapp.protocol.messages import SERVER_SITE, Incoming, Outgoing, SiteFacts
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
 from fedapp.server.phases import Carrier, Fetch
 from fedapp.server.standings import Row
+from fedapp.simulation.in_process import Loopback
+from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import LoadedSites, federation_of
 
 Case = TypeVar("Case", bound=tuple[Any, ...])

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapp.experiment.presetfiles import sweeps
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import FedAppError
-from fedapp.ground.text import percent
-from fedapp.results.comparison.style import looks
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import FedAppError
+from fedapp.core.formatting import percent
+from fedapp.experiment.preset_files import sweeps
+from fedapp.reports.comparison.style import looks
 from fedapp.tools.compare.compare import compare, tune
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.tuning import chosen_values, laid_over, write_grid
@@ -207,7 +207,7 @@ def _candidate(candidate: Mapping[str, Any]) -> str:
 def main(names: Sequence[str]) -> None:
     """Run and publish the studies named, or all; an error is one line and exit code 2."""
     chosen = names or studies()
-    root = Path(os.environ.get("FEDAPP_OUT") or "~/um-pfssl-runs").expanduser()
+    root = Path(os.environ.get("FEDAPP_OUT") or "~/fedapp-runs").expanduser()
     try:
         for name in chosen:
             published(run(name, root), DOCUMENT.parent / "results" / name, figures_shown(name))

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import RESULTS
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import ConfigError, FedAppError
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = tuple(DOCS / "results" / name for name in ("benchmarks.md", "encoder.md"))

@@ -21,7 +21,7 @@ from bench.command import Quick, carry_out
 from bench.measure import beside, side_by_side
 from bench.record import save
 from bench.workload import Workload, standard_layout, workload
-from fedapp.ground.settings import TrainSettings
+from fedapp.core.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.networks import Network
 from fedapp.learn.training import train

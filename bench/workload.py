@@ -9,9 +9,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from fedapp.core.settings import DataSettings
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import normalise
-from fedapp.ground.settings import DataSettings
 from fedapp.learn.networks import Network, build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.training import recalibrate

@@ -14,9 +14,9 @@ from flwr.clientapp import ClientApp
 
 from client_app.refusals import refusal_of
 from client_app.resident.caller import NoWorker, ask, worker_for
-from fedapp.ground.errors import ConfigError
-from fedapp.messages import wire
-from fedapp.messages.protocol import Hello
+from fedapp.core.errors import ConfigError
+from fedapp.protocol import flower_records
+from fedapp.protocol.messages import Hello
 
 log = logging.getLogger("flwr")
 app = ClientApp()
@@ -31,7 +31,7 @@ def handle(message: Message, context: Context) -> Message:
     try:
         records = _answer(message, context)
     except Exception as error:
-        records = wire.write_answer(refusal_of(error))
+        records = flower_records.write_answer(refusal_of(error))
     return Message(records, reply_to=message)
 
 
@@ -40,12 +40,14 @@ def handle_several(message: Message, context: Context) -> Message:
     """Answer tasks for several of the sites that this node simulates."""
     try:
         refuse_idle_mods(app._mods)
-        from client_app.work import answers  # with torch: a node of a simulation, which has it
+        from client_app.answering import answers  # with torch: a node of a simulation, which has it
 
-        several = answers(context.run_config, context.node_config, *wire.read_lot(message.content))
-        records = wire.write_answers(several)
+        several = answers(
+            context.run_config, context.node_config, *flower_records.read_lot(message.content)
+        )
+        records = flower_records.write_answers(several)
     except Exception as error:
-        records = wire.write_answer(refusal_of(error))
+        records = flower_records.write_answer(refusal_of(error))
     return Message(records, reply_to=message)
 
 
@@ -61,18 +63,24 @@ def refuse_idle_mods(mods: Iterable[object]) -> None:
 
 def _answer(message: Message, context: Context) -> RecordDict:
     refuse_idle_mods(app._mods)
-    origin, request, payloads = wire.read_request(message.content)
+    origin, request, payloads = flower_records.read_request(message.content)
     try:
         if (worker := worker_for(context)) is not None:
-            return wire.pack_answer(*ask(worker, origin, request, payloads, message.metadata.ttl))
+            return flower_records.pack_answer(
+                *ask(worker, origin, request, payloads, message.metadata.ttl)
+            )
     except NoWorker as reason:
         log.warning("%s; this request is answered without a resident worker", reason)
-    from client_app.work import answer, introductions  # with torch: not before it is needed
+    from client_app.answering import answer, introductions  # with torch: not before it is needed
 
     if isinstance(request, Hello):
         said = introductions(context.run_config, context.node_config, origin, request)
-        return wire.write_answers(said) if len(said) > 1 else wire.write_answer(said[0])
-    return wire.write_answer(
+        return (
+            flower_records.write_answers(said)
+            if len(said) > 1
+            else flower_records.write_answer(said[0])
+        )
+    return flower_records.write_answer(
         answer(
             context.run_config, context.node_config, origin, request, payloads, asked=request.site
         )

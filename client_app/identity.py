@@ -9,13 +9,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.settings import OWN
 from fedapp.data.own import Place
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.settings import OWN
+from fedapp.experiment.preset_files import Scalar
 
 NUMBER, NODES = "partition-id", "num-partitions"
 """Node config of a simulated node, and nothing else: its number, and how many nodes there are."""

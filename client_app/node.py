@@ -11,29 +11,29 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from client_app.identity import check_unchanged, simulated_here, who_am_i
-from fedapp.experiment.codehash import code_hash, stands_in_for
+from fedapp.core.disk import refused
+from fedapp.core.errors import ConfigError, ProtocolError, RunError
+from fedapp.core.settings import OWN
+from fedapp.experiment.code_hash import code_hash, stands_in_for
 from fedapp.experiment.config import differing, experiment_digest, shared_settings, three_of
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import folder_of, out_root, runs_root
-from fedapp.ground.disk import refused
-from fedapp.ground.errors import ConfigError, ProtocolError, RunError
-from fedapp.ground.settings import OWN
+from fedapp.experiment.preset_files import Scalar
+from fedapp.experiment.run_folder import folder_of, out_root, runs_root
 from fedapp.learn.params import digest_of
-from fedapp.messages.codec import mends
-from fedapp.messages.masks.keys import fingerprint
-from fedapp.messages.poolkey import read_key
-from fedapp.messages.protocol import SCHEMA, Origin
-from fedapp.messages.store import ModelStore
+from fedapp.protocol.codec import mends
+from fedapp.protocol.messages import SCHEMA, Origin
+from fedapp.protocol.pool_key import read_key
+from fedapp.protocol.secure_aggregation.keys import fingerprint
+from fedapp.protocol.store import ModelStore
 from fedapp.site.federation import Keeps, federation_of
-from fedapp.site.heads import Head
-from fedapp.site.house import KEY as SITE_FOLDER
-from fedapp.site.house import NO_TERMS, House
-from fedapp.site.members import SIGNING_KEY, registered
-from fedapp.site.privacy import RELEASED
-from fedapp.site.protected import withheld
+from fedapp.site.mask_identity import SIGNING_KEY, registered
+from fedapp.site.masked_sums import JOURNAL, Summing
+from fedapp.site.policy import KEY as SITE_FOLDER
+from fedapp.site.policy import NO_TERMS, SitePolicy
+from fedapp.site.privacy_budget import RELEASED
+from fedapp.site.protected_sums import withheld
+from fedapp.site.rollback_guard import Head
 from fedapp.site.site import SiteClient
-from fedapp.site.summing import JOURNAL, Summing
 
 log = logging.getLogger("flwr")
 
@@ -50,20 +50,20 @@ def open_site(
     node_config: Mapping[str, Scalar],
     origin: Origin,
     settings: Mapping[str, Scalar],
-    house: House,
+    policy: SitePolicy,
     allowed: Callable[[], None],
     asked: int | None = None,
 ) -> tuple[SiteClient, Path]:
     """Return the site that this node is, for the server's run, and its folder.
 
     run_config: preset and overrides of the run. node_config: what this node was started with.
-    settings: the server's, where the message carries them. house: what the site allows; `allowed`
+    settings: the server's, where the message carries them. policy: what the site allows; `allowed`
     is called when it does, before data are read. asked: the site that a task is for. Raises
     TermError where it does not allow the run, ConfigError when the server runs other code or
     another experiment, with the difference, and OwnDataError where the site's data cannot be used.
     """
     place = _own_place(node_config)
-    experiment = house.experiment(run_config, origin, place is not None)
+    experiment = policy.experiment(run_config, origin, place is not None)
     _check(origin, experiment, settings)
     allowed()
     number, data = who_am_i(node_config, experiment, asked)
@@ -73,7 +73,7 @@ def open_site(
                 "data.patients would be matched with the names of this site's files: leave it out "
                 "of the run; each site names its own pattern in its site.yaml (patients)"
             )
-        data = replace(data, patients=house.terms.patients)
+        data = replace(data, patients=policy.terms.patients)
     run = folder_of(place or out_root(experiment), origin.run, origin.identity)
     folder, kept = run / "sites" / f"site-{number}", run / "models"
     if place is not None and experiment.runtime.models:
@@ -94,9 +94,9 @@ def open_site(
     summing = released = None
     if not simulated_here(node_config):
         # No setting of a run may move what counts its sums and releases.
-        own = house.folder or place or runs_root()
+        own = policy.folder or place or runs_root()
         if experiment.privacy.masked:
-            summing = _summing(experiment, number, origin, node_config, house, own)
+            summing = _summing(experiment, number, origin, node_config, policy, own)
         if experiment.privacy.epsilon:
             which = f"releases {origin.run} {origin.identity} {number}"
             released = Head(own, which, folder / "privacy" / RELEASED, AGAIN)
@@ -114,7 +114,7 @@ def open_site(
         if experiment.data.name == OWN:
             check_unchanged(folder / "data.sha256", site.data)
     features = place / "features" if place else None  # of any run: an encoder is an encoder
-    shown = house.shown(site.data, protects)
+    shown = policy.shown(site.data, protects)
     return replace(site, data=shown, features=features, released=released), folder
 
 
@@ -123,7 +123,7 @@ def _summing(
     number: int,
     origin: Origin,
     node_config: Mapping[str, Scalar],
-    house: House,
+    policy: SitePolicy,
     own: Path,
 ) -> Summing:
     """Return a real site's part in masked sums. own: a folder that no run can choose.
@@ -136,7 +136,7 @@ def _summing(
             "everybody could take the masks off; have the line that `fedapp members` makes put "
             "into the preset"
         )
-    key, vouched = _signing_key(node_config), house.terms.vouched
+    key, vouched = _signing_key(node_config), policy.terms.vouched
     member = registered(experiment, number, origin, key, vouched)
     # By the identity alone, whatever name a run has: another journal would do a sum once more.
     which = f"{origin.identity}/{fingerprint(member.signer.public)[:16]}"
@@ -155,11 +155,11 @@ def _signing_key(node_config: Mapping[str, Scalar]) -> Path:
     return Path(str(key))
 
 
-def house_of(node_config: Mapping[str, Scalar]) -> House:
+def policy_of(node_config: Mapping[str, Scalar]) -> SitePolicy:
     """Return the word of the site that this node is: its terms and its record."""
     folder = node_config.get(SITE_FOLDER, "")
     no_terms = node_config.get(NO_TERMS, False) is True or simulated_here(node_config)
-    return House(Path(str(folder)) if folder else None, no_terms)
+    return SitePolicy(Path(str(folder)) if folder else None, no_terms)
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 import logging
 from functools import lru_cache
 
-from fedapp.ground.errors import FedAppError, one_line, told
-from fedapp.messages.protocol import Incoming, Refusal
+from fedapp.core.errors import FedAppError, one_line, told
+from fedapp.protocol.messages import Incoming, Refusal
 
 log = logging.getLogger("flwr")
 

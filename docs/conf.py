@@ -6,9 +6,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
 
-project = "um-pfssl"
-copyright = "the um-pfssl authors, Apache-2.0"
-html_title = "um-pfssl"
+project = "fedapp"
+copyright = "the fedapp authors, Apache-2.0"
+html_title = "fedapp"
 
 extensions = [
     "myst_parser",

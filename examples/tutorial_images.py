@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedapp.core.errors import FedAppError
+from fedapp.core.rng import numpy_stream
+from fedapp.core.settings import DataSettings
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import DataSet
-from fedapp.ground.errors import FedAppError
-from fedapp.ground.rng import numpy_stream
-from fedapp.ground.settings import DataSettings
 
 IMAGES = 800
 """Of a hospital."""

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from fedapp.api.comparing import Comparison, compare
     from fedapp.api.data import Federation, Site
     from fedapp.api.runs import Model, Run, load_model, open_run, run
-    from fedapp.ground.errors import FedAppError
+    from fedapp.core.errors import FedAppError
     from fedapp.learn.networks import Network
-    from fedapp.methods.averaging._own_loop import OwnLoop
+    from fedapp.methods.averaging._user_loop import OwnLoop
 
 __all__ = [
     "Comparison",
@@ -34,9 +34,9 @@ _FROM = {
     "fedapp.api.comparing": ("Comparison", "compare"),
     "fedapp.api.data": ("Federation", "Site"),
     "fedapp.api.runs": ("Model", "Run", "load_model", "open_run", "run"),
-    "fedapp.ground.errors": ("FedAppError",),
+    "fedapp.core.errors": ("FedAppError",),
     "fedapp.learn.networks": ("Network",),
-    "fedapp.methods.averaging._own_loop": ("OwnLoop",),
+    "fedapp.methods.averaging._user_loop": ("OwnLoop",),
 }
 
 
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("um-pfssl")
+        return version("fedapp")
     for module, names in _FROM.items():
         if name in names:
             return getattr(import_module(module), name)

@@ -5,7 +5,9 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedapp.experiment.codehash import code_digest, code_hash
+from fedapp.core.errors import ConfigError, FedAppError
+from fedapp.core.process_tuning import process_is_ours
+from fedapp.experiment.code_hash import code_digest, code_hash
 from fedapp.experiment.config import (
     experiment_digest,
     load_run_config,
@@ -13,10 +15,8 @@ from fedapp.experiment.config import (
     settings_said,
 )
 from fedapp.experiment.resume import sole_server
-from fedapp.experiment.signed import SIGNED, read_word, settings_digest
-from fedapp.ground.errors import ConfigError, FedAppError
-from fedapp.ground.ours import process_is_ours
-from fedapp.messages.protocol import Origin
+from fedapp.experiment.signed_runs import SIGNED, read_word, settings_digest
+from fedapp.protocol.messages import Origin
 from server_app.strategy import PoolStrategy
 
 log = logging.getLogger("flwr")

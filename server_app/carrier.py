@@ -8,12 +8,11 @@ from itertools import chain, zip_longest
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedapp.core.errors import StoreError, one_line
 from fedapp.experiment.config import shared_settings
-from fedapp.ground.errors import StoreError, one_line
 from fedapp.learn.params import digest_of
-from fedapp.messages import wire
-from fedapp.messages.poolkey import make_key
-from fedapp.messages.protocol import (
+from fedapp.protocol import flower_records
+from fedapp.protocol.messages import (
     EVALUATE,
     Hello,
     Incoming,
@@ -24,10 +23,11 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
+from fedapp.protocol.pool_key import make_key
 from fedapp.server.assembly import Assembly
 from fedapp.server.phases import Fetch
-from server_app.introductions import Introductions
-from server_app.post import AT_ONCE, NOT_SENT, Post, parsed
+from server_app.node_registry import Introductions
+from server_app.transport import AT_ONCE, NOT_SENT, Post, parsed
 
 MOST_TASKS, MESSAGES = 64, 4
 """Tasks in one message at most: a message of Flower's costs as much as 10 to 20 tiny sites. A node
@@ -51,7 +51,7 @@ class GridCarrier:
         self.sites = Introductions(
             self._post,
             run.experiment,
-            wire.write_request(self._origin, Hello(shared_settings(run.experiment)), {}),
+            flower_records.write_request(self._origin, Hello(shared_settings(run.experiment)), {}),
             key,
             run.progress.note,
         )
@@ -179,11 +179,11 @@ class GridCarrier:
         """Return tasks as a message, with the contents that a site can neither hold nor read."""
         out, *others = lot
         if others:  # all of neighbours
-            heads = wire.pack_lot(self._origin, [one.head for one in lot])
+            heads = flower_records.pack_lot(self._origin, [one.head for one in lot])
             return self._post.message(self.sites.nodes[out.task.site], "train.lot", heads)
         travels = () if out.task.site in self.sites.neighbours else out.attach
         payloads = {digest: fetch(digest) for digest in travels}
-        records = wire.pack_request(self._origin, out.head, payloads)
+        records = flower_records.pack_request(self._origin, out.head, payloads)
         return self._post.message(self.sites.nodes[out.task.site], "train.task", records)
 
     def _read(self, lot: Lot, reply: Message) -> Iterator[Incoming]:

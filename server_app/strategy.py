@@ -14,12 +14,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.messages.protocol import Origin
-from fedapp.results.run_end import end_block
+from fedapp.experiment.run_folder import RunFolder
+from fedapp.protocol.messages import Origin
+from fedapp.reports.run_end import end_block
 from fedapp.server.assembly import carry_out
 from fedapp.server.standings import Row
-from fedapp.site.servers import servers_site
+from fedapp.site.server_site import servers_site
 from server_app.carrier import GridCarrier
 
 log = logging.getLogger(__name__)

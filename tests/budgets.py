@@ -54,9 +54,9 @@ def code_lines(text: str) -> int:
 
 ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/*": (60, 3),
-    "fedapp/ground": (1_490, 18),
+    "fedapp/core": (1_490, 18),
     "fedapp/privacy": (270, 4),
-    "fedapp/messages": (1_450, 18),
+    "fedapp/protocol": (1_450, 18),
     "fedapp/data": (3_550, 32),
     "fedapp/evaluation": (690, 8),
     "fedapp/learn": (2_660, 46),
@@ -66,8 +66,8 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/models": (1_200, 11),
     "fedapp/site": (2_500, 16),
     "fedapp/server": (2_300, 16),
-    "fedapp/results": (4_560, 24),
-    "fedapp/drivers": (610, 8),
+    "fedapp/reports": (4_560, 24),
+    "fedapp/simulation": (610, 8),
     "fedapp/tools": (5_300, 60),
     "fedapp/api": (600, 6),
     "fedapp/cli": (670, 8),

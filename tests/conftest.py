@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedapp.ground.ours import process_is_ours
+from fedapp.core.process_tuning import process_is_ours
 
 LONG = frozenset(Path(__file__).with_name("long.txt").read_text().split())
 """Tests that `make test` leaves out: `tests/going_on.py` says which."""

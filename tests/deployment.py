@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from fedapp.core.processes import free_port
 from fedapp.experiment.config import flower_words
-from fedapp.ground.processes import free_port
 
 START_S = 300.0
 """Seconds for a process of Flower to come up on a busy machine."""

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydicom.uid import JPEG2000Lossless, RLELossless
 
+from fedapp.core.errors import ConfigError, DataError, FedAppError
 from fedapp.data.folder import read_stored
 from fedapp.data.own import list_own
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, DataError, FedAppError
 from fedapp.learn.params import digest_of
 from fedapp.models.listing import list_images
 from fedapp.models.model import load_model

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
+from fedapp.core.errors import ImageError
 from fedapp.data.folder import read_stored
-from fedapp.ground.errors import ImageError
 
 PATIENT = "Doe^Jane"
 """Stands in every DICOM file's header, and must stand nowhere else."""

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.own import OwnSites, Place
 from fedapp.data.published import read_digits
 from fedapp.data.sites import SiteData
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.settings import DataSettings, SplitSettings
 from tests.small import SMALL, small
 
 CLASSES = ("nought", "one", "two")

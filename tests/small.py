@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from fedapp.experiment.experiment import Experiment
-from fedapp.ground.settings import (
+from fedapp.core.settings import (
     DataSettings,
     RoundSettings,
     RuntimeSettings,
     SplitSettings,
     TrainSettings,
 )
+from fedapp.experiment.experiment import Experiment
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods.um_pfssl.method import UmPfssl
 

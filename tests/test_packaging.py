@@ -18,9 +18,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from fedapp.__main__ import main as command_line
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import load_run_config
-from fedapp.experiment.presetfiles import presets, read_yaml
+from fedapp.experiment.preset_files import presets, read_yaml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -30,7 +30,7 @@ PINS = dict(
     if not line.startswith("#")
 )
 NEEDED, EXTRAS = PROJECT["project"]["dependencies"], PROJECT["project"]["optional-dependencies"]
-DEV = [line for lines in EXTRAS.values() for line in lines if not line.startswith("um-pfssl")]
+DEV = [line for lines in EXTRAS.values() for line in lines if not line.startswith("fedapp")]
 
 
 # --- pins -----------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_the_command_says_its_version(capsys, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         command_line()
     assert ended.value.code == 0
-    said = f"um-pfssl {metadata.version('um-pfssl')}, code {code_hash()[1]}\n"
+    said = f"fedapp {metadata.version('fedapp')}, code {code_hash()[1]}\n"
     assert capsys.readouterr().out == said
 
 
@@ -233,7 +233,7 @@ def test_the_citation_is_of_this_version():
     assert (said["cff-version"], said["type"]) == ("1.2.0", "software")
     for key in ("version", "license"):
         assert said[key] == PROJECT["project"][key]
-    assert said["authors"] == [{"name": "um-pfssl developers"}]
+    assert said["authors"] == [{"name": "fedapp developers"}]
     for paper in said["references"]:
         assert paper.keys() >= {"type", "title", "authors"} and paper["type"] == "article"
 

@@ -14,33 +14,33 @@ from fedapp.methods import method_class, method_names
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedapp", "server_app", "client_app", "bench")
 ROOMS = (
-    "fedapp.ground", "fedapp.privacy", "fedapp.messages", "fedapp.data", "fedapp.evaluation",
+    "fedapp.core", "fedapp.privacy", "fedapp.protocol", "fedapp.data", "fedapp.evaluation",
     "fedapp.learn", "fedapp.aggregation", "fedapp.methods", "fedapp.experiment", "fedapp.models",
-    "fedapp.site", "client_app", "fedapp.server", "fedapp.results", "server_app", "fedapp.drivers",
-    "fedapp.tools", "fedapp.api", "fedapp.cli", "fedapp.__main__", "bench",
+    "fedapp.site", "client_app", "fedapp.server", "fedapp.reports", "server_app",
+    "fedapp.simulation", "fedapp.tools", "fedapp.api", "fedapp.cli", "fedapp.__main__", "bench",
 )  # fmt: skip
 """A module imports its own room and those before it."""
 SITES_SIDE = ("fedapp.site", "client_app")
 SERVERS_SIDE = ("fedapp.server", "server_app")
 """Nothing passes between the two but messages."""
-OWN_SITE = ("server_app.strategy", "fedapp.site.servers")
+OWN_SITE = ("server_app.strategy", "fedapp.site.server_site")
 """But for the server's own site, which is a site in the server's process."""
 WHOLE = {
     "docs", "flower", "deploy", "examples", "faults", "security", "golden", "mutants", "outside",
 }  # fmt: skip
 """Folders of tests that run all rooms together, or none; the others are named after a room."""
 MATHEMATICS = (
-    "messages/masks/words", "messages/masks/shares", "messages/masks/graph",
-    "messages/masks/masking", "messages/masks/session", "messages/masks/opening",
-    "learn/uncertainty", "learn/pseudolabels", "learn/losses", "learn/training", "learn/metrics",
-    "aggregation/base", "aggregation/changes", "aggregation/filtered",
-    "aggregation/server_optimizers", "privacy/noise",
-    "learn/steps", "learn/priors", "learn/prototypes",
-    "evaluation/choice", "evaluation/findings", "evaluation/intervals", "evaluation/quality",
-    "evaluation/ranked", "evaluation/reliability_warnings", "evaluation/verdict",
+    "protocol/secure_aggregation/fixed_point", "protocol/secure_aggregation/secret_sharing",
+    "protocol/secure_aggregation/neighbour_graph", "protocol/secure_aggregation/masking",
+    "protocol/secure_aggregation/site_session", "protocol/secure_aggregation/server_session",
+    "learn/uncertainty", "learn/pseudo_label_counts", "learn/losses", "learn/training",
+    "learn/metrics", "aggregation/base", "aggregation/changes", "aggregation/filtered",
+    "aggregation/server_optimizers", "privacy/noise", "learn/steps", "learn/class_priors",
+    "learn/prototypes", "evaluation/model_selection", "evaluation/findings",
+    "evaluation/confidence_intervals", "evaluation/classification_metrics",
+    "evaluation/ranking_metrics", "evaluation/reliability_warnings", "evaluation/verdict",
     "models/conformal", "methods/um_pfssl/relation", "methods/um_pfssl/costs",
-    "methods/bags/_losses",
-    "methods/prototypes/_episodes", "methods/two_networks/_target",
+    "methods/bags/_losses", "methods/prototypes/_episodes", "methods/two_networks/_target",
     "methods/closed_form/_discriminant", "methods/recommended/_calibration",
 )  # fmt: skip
 FAMILIES = {
@@ -49,12 +49,11 @@ FAMILIES = {
 }  # fmt: skip
 """Of methods, with those that they build on."""
 FLOWER = {
-    "fedapp.messages.wire", "fedapp.tools.deploy.roster", "fedapp.tools.deploy.superlink",
-    "fedapp.tools.flower_compat", "fedapp.tools.node.checkserver",
-    "fedapp.tools.node.gate", "fedapp.tools.node.supernode",
-    "client_app.app", "client_app.resident.caller",
-    "server_app.app", "server_app.carrier", "server_app.introductions", "server_app.post",
-    "server_app.strategy",
+    "fedapp.protocol.flower_records", "fedapp.tools.deploy.registered_sites",
+    "fedapp.tools.deploy.superlink", "fedapp.tools.flower_compat", "fedapp.tools.node.check_server",
+    "fedapp.tools.node.approval_hook", "fedapp.tools.node.supernode", "client_app.app",
+    "client_app.resident.caller", "server_app.app", "server_app.carrier",
+    "server_app.node_registry", "server_app.transport", "server_app.strategy",
 }  # fmt: skip
 
 
@@ -139,9 +138,9 @@ def test_importing_fedapp_imports_nothing_else():
 
 @pytest.mark.parametrize(("name", "text"), [
     ("fedapp.data.x", "from fedapp.server.engine import Engine"),
-    ("fedapp.ground.x", "def f():\n    import fedapp.data.sites"),
+    ("fedapp.core.x", "def f():\n    import fedapp.data.sites"),
     ("fedapp.tools.x", "from fedapp import cli"),
-    ("fedapp.tools.x", "from server_app.post import carried"),
+    ("fedapp.tools.x", "from server_app.transport import carried"),
     ("fedapp.site.x", "from fedapp.server import pool"),
     ("fedapp.server.x", "from fedapp.site import site"),
     ("client_app.x", "from fedapp.server.pool import ModelPool"),
@@ -194,7 +193,7 @@ def test_flower_is_imported_where_it_is_named():
     assert {name for name in FILES if "flwr" in outer(name)} == FLOWER
 
 
-@pytest.mark.parametrize("start", ["fedapp.drivers.loopback", "fedapp.api.comparing"])
+@pytest.mark.parametrize("start", ["fedapp.simulation.loopback", "fedapp.api.comparing"])
 def test_what_needs_no_flower_reaches_none(start):
     reached, todo = set(), [start]
     while todo:

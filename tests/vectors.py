@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
+from fedapp.core.settings import DataSettings
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.settings import DataSettings
 from fedapp.learn.networks.mlp import MLPSettings
 from tests import own
 

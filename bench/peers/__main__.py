@@ -24,7 +24,7 @@ from bench.measure import Times, in_turns
 from bench.peers.contenders import LOOP, OURS, STEPS, Contender, contender
 from bench.peers.problem import Problem, Setting, apart, write
 from bench.record import Row, save
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 
 RESNET9: dict[str, str | int | float] = {"name": "resnet9", "width": 8}
 SETTINGS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.turn import Request
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torchvision import transforms
 
-from bench.peers.marks import Mark
+from bench.peers.probes import Mark
 from bench.peers.problem import Problem
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
 

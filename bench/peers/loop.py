@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.peers.marks import Mark
+from bench.peers.probes import Mark
 from bench.peers.problem import SEED, Problem
+from fedapp.core.rng import torch_stream
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
-from fedapp.ground.rng import torch_stream
 
 EVALUATED_AT_ONCE = 500
 """Images."""

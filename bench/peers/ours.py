@@ -4,19 +4,19 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
-from bench.peers.marks import Mark
+from bench.peers.probes import Mark
 from bench.peers.problem import SEED, Problem
-from fedapp.drivers.loopback import run_loopback
+from fedapp.core.process_tuning import process_is_ours
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import out_root
-from fedapp.ground.ours import process_is_ours
+from fedapp.experiment.run_folder import out_root
 from fedapp.learn.params import Params, from_bytes, schema_of
-from fedapp.messages.protocol import SERVER_SITE, Reply, Task
-from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.base import aggregate_round
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.base import MethodState, Round
+from fedapp.protocol.messages import SERVER_SITE, Reply, Task
+from fedapp.protocol.store import ModelStore
+from fedapp.simulation.loopback import run_loopback
 
 RUN = "run"
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.peers.marks import Mark
+from bench.peers.probes import Mark
 from bench.peers.problem import Problem
 from fedapp.data.split.manifest import TEST, TRAIN
 from fedapp.learn.networks import Network

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.peers.marks import Mark
+from bench.peers.probes import Mark
 from bench.peers.problem import Problem
 from fedapp.data.split.manifest import TEST, TRAIN
 

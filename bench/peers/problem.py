@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fedapp.core.rng import numpy_stream
+from fedapp.core.settings import DataSettings
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import DataSet, normalise
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
-from fedapp.ground.rng import numpy_stream
-from fedapp.ground.settings import DataSettings
 from fedapp.learn.networks import (
     Network,
     NetworkSettings,

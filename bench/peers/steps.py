@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.peers.loop import copy, rounds
-from bench.peers.marks import Mark
+from bench.peers.probes import Mark
 from bench.peers.problem import Problem
 from fedapp.data.inputs import normalise
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
-from fedapp.learn.limits import LONGEST_GRADIENT
 from fedapp.learn.params import Params
+from fedapp.learn.regularisation import LONGEST_GRADIENT
 
 
 def run(problem: Problem, mark: Mark) -> None:

@@ -36,7 +36,7 @@ def main() -> None:
     if request.path:
         sys.path.insert(0, request.path)
     # Only now: another checkout of this project may stand in front of this one.
-    from bench.peers.marks import EnoughError, Marks
+    from bench.peers.probes import EnoughError, Marks
     from bench.peers.problem import Problem
 
     torch.set_num_threads(1)

@@ -26,13 +26,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from flwr.app import Context
 
-from client_app.resident.frames import Letter, peer, receive, send
+from client_app.resident.frames import Frame, peer, receive, send
 from client_app.resident.lease import launcher, lease_of
-from fedapp.experiment.codehash import code_hash
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.errors import ConfigError, FedAppError, ProtocolError, RunError
-from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import Origin, Request
+from fedapp.core.errors import ConfigError, FedAppError, ProtocolError, RunError
+from fedapp.experiment.code_hash import code_hash
+from fedapp.experiment.preset_files import Scalar
+from fedapp.protocol.codec import decode_answer, encode
+from fedapp.protocol.messages import Origin, Request
 
 log = logging.getLogger("flwr")
 
@@ -132,9 +132,9 @@ def ask(
     heads = {"origin": encode(origin), "message": encode(request)}
     with _alone(worker), _line(worker, end) as line:
         try:
-            send(line.connection, Letter(worker.node, {**heads, **payloads}), end)
-            letter = receive(line.connection, end)
-            contents = dict(letter.blobs)
+            send(line.connection, Frame(worker.node, {**heads, **payloads}), end)
+            frame = receive(line.connection, end)
+            contents = dict(frame.blobs)
             decode_answer(message := contents.pop("message", b""))
             return message, contents
         except TimeoutError as error:
@@ -231,7 +231,7 @@ def _reach(worker: Worker, end: float) -> _Line | None:
         undo.callback(line.close)
         try:
             soon = min(end, time.monotonic() + READY_S)
-            send(line.connection, Letter({"key": worker.key}), soon)
+            send(line.connection, Frame({"key": worker.key}), soon)
             reason = receive(line.connection, soon).head.get("stale")
         except (OSError, ProtocolError) as error:
             reason = str(error)
@@ -283,7 +283,7 @@ _STARTED: list[subprocess.Popen[bytes]] = []
 
 def _folder() -> Path:
     """Return the folder for sockets that this user alone can enter. Raises NoWorker."""
-    folder = Path(tempfile.gettempdir()) / f"um-pfssl-{os.geteuid()}"
+    folder = Path(tempfile.gettempdir()) / f"fedapp-{os.geteuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         facts = folder.lstat()

@@ -1,6 +1,6 @@
 """What travels between a message's process and the resident worker: bytes over a Unix socket.
 
-A letter is a small JSON head and named blobs. Sizes come first and are checked before anything is
+A frame is a small JSON head and named blobs. Sizes come first and are checked before anything is
 read; nothing is pickled. Both ends are processes of one user on one machine, which each verifies.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedapp.ground.errors import ProtocolError
+from fedapp.core.errors import ProtocolError
 
 MAX_HEAD = 2**20
 """Bytes of the JSON head: the node's and the run's settings and the blobs' names."""
@@ -29,34 +29,34 @@ _CHUNK = 2**20
 
 
 @dataclass(frozen=True)
-class Letter:
+class Frame:
     """A head that JSON can hold, and bytes by name."""
 
     head: Mapping[str, Any]
     blobs: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def send(connection: socket.socket, letter: Letter, end: float) -> None:
-    """Send a letter by the time `end` (of time.monotonic).
+def send(connection: socket.socket, frame: Frame, end: float) -> None:
+    """Send a frame by the time `end` (of time.monotonic).
 
-    Raises TimeoutError, ConnectionError where the peer is gone, and ProtocolError where the letter
+    Raises TimeoutError, ConnectionError where the peer is gone, and ProtocolError where the frame
     is over a limit; nothing is sent then.
     """
-    head = json.dumps({"head": letter.head, "names": list(letter.blobs)}).encode()
-    _within(len(head), len(letter.blobs), map(len, letter.blobs.values()))
+    head = json.dumps({"head": frame.head, "names": list(frame.blobs)}).encode()
+    _within(len(head), len(frame.blobs), map(len, frame.blobs.values()))
     connection.settimeout(_left(end))
-    connection.sendall(_PREFIX.pack(_MAGIC, len(head), len(letter.blobs)) + head)
-    for blob in letter.blobs.values():
+    connection.sendall(_PREFIX.pack(_MAGIC, len(head), len(frame.blobs)) + head)
+    for blob in frame.blobs.values():
         connection.settimeout(_left(end))
         connection.sendall(_SIZE.pack(len(blob)))
         connection.sendall(blob)
 
 
-def receive(connection: socket.socket, end: float) -> Letter:
-    """Read a letter by the time `end` (of time.monotonic).
+def receive(connection: socket.socket, end: float) -> Frame:
+    """Read a frame by the time `end` (of time.monotonic).
 
     Raises TimeoutError, ConnectionError where the peer is gone, and ProtocolError where what comes
-    is no letter or over a limit.
+    is no frame or over a limit.
     """
     magic, size, count = _PREFIX.unpack(_exactly(connection, _PREFIX.size, end))
     if magic != _MAGIC:
@@ -71,13 +71,13 @@ def receive(connection: socket.socket, end: float) -> Letter:
         if not known or len({*names}) != count or len(names) != count:
             raise ValueError("names and blobs do not match")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ProtocolError(f"the head of a letter cannot be read: {error}") from error
+        raise ProtocolError(f"the head of a frame cannot be read: {error}") from error
     blobs = {}
     for name in names:
         [length] = _SIZE.unpack(_exactly(connection, _SIZE.size, end))
         _within(0, 0, (length,))
         blobs[name] = _exactly(connection, length, end)
-    return Letter(inner, blobs)
+    return Frame(inner, blobs)
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 def _within(head: int, count: int, blobs: Any) -> None:
     if head > MAX_HEAD or count > MAX_BLOBS:
         raise ProtocolError(
-            f"a letter with a head of {head} bytes and {count} blobs; at most {MAX_HEAD} and "
+            f"a frame with a head of {head} bytes and {count} blobs; at most {MAX_HEAD} and "
             f"{MAX_BLOBS} are allowed"
         )
     if (longest := max(blobs, default=0)) > MAX_BLOB:

@@ -5,11 +5,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from fedapp.core.plugins import names_function, source_of
 from fedapp.data import published
 from fedapp.data.datasets import data_root
 from fedapp.experiment.config import load_experiment, read_run_config
-from fedapp.experiment.presetfiles import Scalar, method_path, preset_path
-from fedapp.ground.functions import names_function, source_of
+from fedapp.experiment.preset_files import Scalar, method_path, preset_path
 
 
 def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar]) -> list[Path]:

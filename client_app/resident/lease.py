@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from fedapp.ground.processes import parent, read
+from fedapp.core.processes import parent, read
 
 ONE_MESSAGE = "flwr-clientapp"
 """The program that Flower starts for one message."""

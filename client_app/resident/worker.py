@@ -25,26 +25,26 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
-from client_app.resident.frames import Letter, peer, receive, send
+from client_app.resident.frames import Frame, peer, receive, send
 from client_app.resident.lease import when_over
-from fedapp.ground.errors import ProtocolError
+from fedapp.core.errors import ProtocolError
 
 log = logging.getLogger("flwr")
 
 HANDSHAKE_S = 10.0
 TRANSFER_S = 600.0
-"""Seconds for a letter to come or go; who sends or waits has its own, shorter limit."""
+"""Seconds for a frame to come or go; who sends or waits has its own, shorter limit."""
 PARTING_S = 1.0
 """Seconds to wait for the lock when ending: its holder is mostly ending too."""
 
 
 class Answering(Protocol):
-    """What a worker does with a letter."""
+    """What a worker does with a frame."""
 
     def stale(self) -> str:
-        """Return why this process must not take another letter; empty: it may."""
+        """Return why this process must not take another frame; empty: it may."""
 
-    def answer(self, letter: Letter) -> tuple[Letter, bool]:
+    def answer(self, frame: Frame) -> tuple[Frame, bool]:
         """Return the answer, and whether the process may live on."""
 
 
@@ -99,12 +99,12 @@ def _talk(connection: socket.socket, address: Address, work: Answering) -> bool:
         asked = receive(connection, end).head.get("key")
         other = "" if asked == address.key else "the code, the settings or the SuperNode changed"
         stale = other or work.stale()
-        send(connection, Letter({"stale": stale}), end)
+        send(connection, Frame({"stale": stale}), end)
         if stale:
             return False
-        letter = receive(connection, time.monotonic() + TRANSFER_S)
+        frame = receive(connection, time.monotonic() + TRANSFER_S)
         with _given_up_with(connection, address):
-            answer, well = work.answer(letter)
+            answer, well = work.answer(frame)
         send(connection, answer, time.monotonic() + TRANSFER_S)
         return well
     except (OSError, ProtocolError) as error:
@@ -159,7 +159,7 @@ def main() -> None:
     address = address_of(sys.argv[1:])
     when_over(address.lease, lambda: _leave(address))
     import_module("flwr.common.logger")  # its handler writes what the worker says
-    from client_app.work import SiteWork  # with torch, which takes seconds
+    from client_app.answering import SiteWork  # with torch, which takes seconds
 
     serve(address, SiteWork())
 

@@ -18,7 +18,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 from fedapp.cli import app
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import headline, method_path, method_presets, read_yaml
+from fedapp.experiment.preset_files import headline, method_path, method_presets, read_yaml
 from fedapp.learn.networks import network_class, network_names
 from fedapp.methods import method_class, method_names
 

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from fedapp.aggregation.base import Rule
-from fedapp.ground.errors import ConfigError, nearest
-from fedapp.ground.functions import class_of, modules_in
+from fedapp.core.errors import ConfigError, nearest
+from fedapp.core.plugins import class_of, modules_in
 
 _NOT_RULES = ("base", "changes", "server_optimizers")
 

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from fedapp.api.data import Federation
 from fedapp.api.runs import Data, OwnMethod, OwnNetwork, asked, choice, silent
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.errors import ConfigError, RunError
-from fedapp.ground.extras import needs
-from fedapp.results.comparison.record import SELECTED, ComparisonRecord
-from fedapp.results.comparison.words import in_words, overview
-from fedapp.results.statistics import Telling, telling
+from fedapp.core.errors import ConfigError, RunError
+from fedapp.core.optional_dependencies import needs
+from fedapp.experiment.preset_files import Scalar
+from fedapp.reports.comparison.record import SELECTED, ComparisonRecord
+from fedapp.reports.comparison.summary import in_words, overview
+from fedapp.reports.statistics import Telling, telling
 from fedapp.tools.compare.compare import folder_of
 from fedapp.tools.compare.execute import INTERRUPTED, execute, execute_here
 from fedapp.tools.compare.grid import Grid, grid_of

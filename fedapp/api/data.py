@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from fedapp.api.tensors import Labelled, Unlabelled, labelled, stats, unlabelled
+from fedapp.core.errors import DataError
+from fedapp.core.names import SITE_NAME
+from fedapp.data.in_memory import Given, GivenSites, give
 from fedapp.data.inputs import DataSet
-from fedapp.data.memory import Given, GivenSites, give
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL, Part
 from fedapp.data.sites import SiteData
 from fedapp.data.split.groups import numbered
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.ground.errors import DataError
-from fedapp.ground.names import SITE_NAME
-from fedapp.messages.protocol import MAX_CLASSES
+from fedapp.experiment.preset_files import Scalar
+from fedapp.protocol.messages import MAX_CLASSES
 
 _SITE_PARTS = (LABELLED, UNLABELLED, VAL, TEST)
 

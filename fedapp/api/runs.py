@@ -11,20 +11,20 @@ from torch import Tensor, nn
 
 from fedapp.api.data import Federation
 from fedapp.api.tensors import Inputs, as_inputs
-from fedapp.drivers.loopback import run_loopback
+from fedapp.core import plugins
+from fedapp.core.devices import pick_device
+from fedapp.core.errors import ConfigError, DataError, RunError, nearest
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.presetfiles import IN_MEMORY, Scalar
-from fedapp.experiment.runfolder import RunFolder, find_run
-from fedapp.ground import functions
-from fedapp.ground.devices import pick_device
-from fedapp.ground.errors import ConfigError, DataError, RunError, nearest
+from fedapp.experiment.preset_files import IN_MEMORY, Scalar
+from fedapp.experiment.run_folder import RunFolder, find_run
 from fedapp.learn.networks import Network
 from fedapp.methods import give as give_method
 from fedapp.methods.base import Method
 from fedapp.models.description import DESCRIPTION
 from fedapp.models.model import load_model as load_site_model
-from fedapp.server.finished import finished_run
-from fedapp.tools.models.export import export
+from fedapp.server.finished_run import finished_run
+from fedapp.simulation.loopback import run_loopback
+from fedapp.tools.models.check_models import export
 
 Data = Federation | str | Path
 """Data in memory; else a preset: its name (`fedapp presets`) or a YAML file."""
@@ -184,7 +184,7 @@ def asked(
     """Return the preset and the overrides that the arguments of `run` stand for."""
     chosen: dict[str, Scalar] = {} if seed is None else {"seed": seed}
     if network is not None:
-        chosen["model.name"] = network if isinstance(network, str) else functions.give(network)
+        chosen["model.name"] = network if isinstance(network, str) else plugins.give(network)
     if method is not None:
         chosen |= choice(method)
     if isinstance(data, Federation):

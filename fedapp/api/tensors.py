@@ -10,9 +10,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedapp.core.errors import DataError
 from fedapp.data.inputs import channel_stats, check_inputs, number_stats
-from fedapp.ground.errors import DataError
-from fedapp.messages.protocol import MAX_FINDINGS
+from fedapp.protocol.messages import MAX_FINDINGS
 
 Inputs = Tensor | NDArray[Any]
 """[n, ...]: uint8 [n, C, H, W] are images; floating point [n, D], [n, C, L], [n, C, H, W] numbers,

@@ -7,8 +7,8 @@ completion in a shell can wait for.
 import sys
 
 from fedapp.cli.shared import app
-from fedapp.ground.errors import FedAppError
-from fedapp.ground.ours import process_is_ours
+from fedapp.core.errors import FedAppError
+from fedapp.core.process_tuning import process_is_ours
 
 # isort: off
 # A module that is imported adds its commands: this is the order of the panels.

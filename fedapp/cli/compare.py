@@ -7,7 +7,7 @@ import typer
 
 from fedapp.cli.shared import Overrides, app
 from fedapp.experiment.completion import complete_grid, complete_methods
-from fedapp.experiment.presetfiles import sweeps
+from fedapp.experiment.preset_files import sweeps
 
 PANEL = "Compare"
 """As `fedapp --help` shows it."""

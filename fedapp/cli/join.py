@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from fedapp.cli.shared import Overrides, SiteFolder, app, needed
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 
 PANEL = "Join"
 """As `fedapp --help` shows it."""
@@ -30,7 +30,7 @@ def check_site(
 ) -> None:
     """Check a site's own data and machine before it joins. Exit code: 0 fit, 1 faults, 2 misuse."""
     from fedapp.experiment.config import load_experiment, parse_overrides
-    from fedapp.tools.datacheck.check import Options, check
+    from fedapp.tools.check.check import Options, check
 
     experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
     patients = ""
@@ -52,7 +52,7 @@ def check_server(
 
     Reachable, certificate, clock, version, key: each with what to do.
     """
-    from fedapp.tools.node.checkserver import show
+    from fedapp.tools.node.check_server import show
 
     raise typer.Exit(show(server, keys, site_folder or keys, Console()))
 
@@ -158,8 +158,8 @@ def audit_record(
 
     Broken is a record that is not the newest one that this machine knows, too.
     """
-    from fedapp.site.heads import heads_root
     from fedapp.site.record import Record, user_name
+    from fedapp.site.rollback_guard import heads_root
     from fedapp.tools.node.audit import audit
 
     folder = needed(site_folder, "audit")
@@ -177,8 +177,8 @@ def hash_of_app(
     ] = None,
 ) -> None:
     """Say an app's hash, to be compared with what a run brings; the same wherever it is made."""
-    from fedapp.experiment.codehash import hash_of_files
-    from fedapp.tools.node.bundle import installed, read_app
+    from fedapp.experiment.code_hash import hash_of_files
+    from fedapp.tools.node.app_bundle import installed, read_app
 
     found = read_app(where) if where else installed()
     print(f"{found.hash}  {found.title}, code {hash_of_files(found.files)}")

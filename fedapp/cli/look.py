@@ -32,7 +32,7 @@ def report(
     site_folder: SiteFolder = None,
 ) -> None:
     """Write a page of a run or of several side by side; of a comparison, tables and figures."""
-    from fedapp.results.report import write_reports
+    from fedapp.reports.report import write_reports
 
     record = None if site_folder is None else needed(site_folder, "report")
     for path in write_reports(runs, reference, site, out, record):

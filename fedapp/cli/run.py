@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from fedapp.cli.shared import Overrides, Preset, app
-from fedapp.experiment.presetfiles import headline, method_path, method_presets, presets
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
+from fedapp.experiment.preset_files import headline, method_path, method_presets, presets
 
 PANEL = "Run"
 """As `fedapp --help` shows it."""
@@ -33,11 +33,11 @@ def run(
     seed: Seed = None,
 ) -> None:
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
-    from fedapp.drivers.loopback import run_loopback
+    from fedapp.core.processes import termination_as_interrupt
     from fedapp.experiment.config import load_experiment, parse_overrides
-    from fedapp.experiment.runfolder import pretty
-    from fedapp.ground.processes import termination_as_interrupt
-    from fedapp.results.run_end import end_block, paper_block
+    from fedapp.experiment.run_folder import pretty
+    from fedapp.reports.run_end import end_block, paper_block
+    from fedapp.simulation.loopback import run_loopback
 
     # Whoever reads standard output as JSON must find nothing else there.
     with termination_as_interrupt(), redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -56,7 +56,7 @@ def demo(
     seed: Seed = None,
 ) -> None:
     """Show what this is for, in a minute or two: 10 simulated sites, alone against together."""
-    from fedapp.ground.processes import termination_as_interrupt
+    from fedapp.core.processes import termination_as_interrupt
     from fedapp.tools.demo.demo import demo as show
 
     with termination_as_interrupt():

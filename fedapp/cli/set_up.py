@@ -72,6 +72,6 @@ def list_sites(
     ] = "",
 ) -> None:
     """List the sites that are registered at the server, by name, with state and number."""
-    from fedapp.tools.deploy.roster import sites_at
+    from fedapp.tools.deploy.registered_sites import sites_at
 
     Console().print(sites_at(superlink or None))

@@ -7,10 +7,10 @@ import typer
 from click import Command, Context
 from typer.core import TyperGroup
 
-from fedapp.experiment.codehash import code_hash, versions
+from fedapp.core.errors import ConfigError
+from fedapp.core.withdrawn import refuse_command
+from fedapp.experiment.code_hash import code_hash, versions
 from fedapp.experiment.completion import complete_override, complete_preset
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.withdrawn import refuse_command
 
 
 class _Commands(TyperGroup):
@@ -52,7 +52,7 @@ SiteFolder = Annotated[
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"um-pfssl {versions().get('um-pfssl', '(not installed)')}, code {code_hash()[1]}")
+        print(f"fedapp {versions().get('fedapp', '(not installed)')}, code {code_hash()[1]}")
         raise typer.Exit
 
 

@@ -25,7 +25,7 @@ Images = Annotated[
 @app.command("models", rich_help_panel=PANEL)
 def models_of(run: Run) -> None:
     """Check the models that the sites of a simulated run kept; make those that are gone anew."""
-    from fedapp.tools.models.export import write_models
+    from fedapp.tools.models.check_models import write_models
 
     write_models(run, Console())
 
@@ -44,8 +44,8 @@ def show_site(
     ] = 0.9,
 ) -> None:
     """Say whether joining paid, and which models this site has: of which run, why, how good."""
-    from fedapp.experiment.runfolder import runs_root
-    from fedapp.tools.models.mine import show_site
+    from fedapp.experiment.run_folder import runs_root
+    from fedapp.tools.models.site_models import show_site
 
     place = folder or Path(os.environ.get("FEDAPP_SITES") or runs_root())
     show_site(place, Console(), page, specificity)
@@ -94,7 +94,7 @@ def next_images(
     count: Annotated[int, typer.Option(min=1, help="how many images")] = 50,
 ) -> None:
     """Choose the images to label first: a CSV file of them."""
-    from fedapp.tools.use.label import next_to_label
+    from fedapp.tools.use.next_to_label import next_to_label
 
     for line in next_to_label(model, images, count, out):
         print(line)

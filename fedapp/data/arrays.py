@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.plugins import function_of
 from fedapp.data.inputs import DataSet, channel_stats, check_inputs, number_stats
 from fedapp.data.split.groups import numbered
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.functions import function_of
-from fedapp.messages.protocol import MAX_CLASSES
+from fedapp.protocol.messages import MAX_CLASSES
 
 _KEYS = {"inputs", "labels", "classes", "patients"}
 

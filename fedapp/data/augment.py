@@ -8,9 +8,9 @@ rounding are Pillow's, which the authors' code works with.
 import torch
 from torch import Tensor
 
-from fedapp.data.operations import GEOMETRY, GREY, PIXELS, affine, move, take
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.functions import names_function
+from fedapp.core.errors import ConfigError
+from fedapp.core.plugins import names_function
+from fedapp.data.randaugment import GEOMETRY, GREY, PIXELS, affine, move, take
 
 OPERATIONS = 2
 """RandAugment's N: operations an image goes through (google-research/fixmatch, nops=2)."""

@@ -9,24 +9,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedapp.core import rng
+from fedapp.core.errors import ConfigError
+from fedapp.core.plugins import names_function
+from fedapp.core.settings import FOLDER, OWN, DataSettings
 from fedapp.data import published
 from fedapp.data.arrays import read_arrays
 from fedapp.data.folder import list_images, read_images
+from fedapp.data.in_memory import GivenSites, given, in_memory
 from fedapp.data.inputs import DataSet, resize
-from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.split.groups import by_paths
-from fedapp.ground import rng
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.functions import names_function
-from fedapp.ground.settings import FOLDER, OWN, DataSettings
 
 NAMES: tuple[str, ...] = (*published.NAMES, FOLDER, OWN)
 """Every value of `data.name` but a user's own: `package.module:function`, or given in memory."""
 
 
 def data_root(settings_root: str) -> Path:
-    """Return the folder that holds the data: the setting, $FEDAPP_DATA, or ~/.cache/um-pfssl."""
-    chosen = settings_root or os.environ.get("FEDAPP_DATA") or "~/.cache/um-pfssl"
+    """Return the folder that holds the data: the setting, $FEDAPP_DATA, or ~/.cache/fedapp."""
+    chosen = settings_root or os.environ.get("FEDAPP_DATA") or "~/.cache/fedapp"
     return Path(chosen).expanduser().absolute()
 
 

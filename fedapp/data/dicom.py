@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedapp.core.errors import ImageError
+from fedapp.core.optional_dependencies import needs
 from fedapp.data.window import Ramp, Sigmoid, Stored, Values, ValueTable, Window
-from fedapp.ground.errors import ImageError
-from fedapp.ground.extras import needs
 
 DICOM = (".dcm",)
 """How names of such files end."""

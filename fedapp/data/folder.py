@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from fedapp.core.errors import DataError, ImageError
 from fedapp.data.dicom import DICOM, is_dicom, read_dicom
+from fedapp.data.image_files import RASTER, read_raster
 from fedapp.data.inputs import MAX_SIDE, MIN_SIDE, DataSet, channel_stats, resize
-from fedapp.data.raster import RASTER, read_raster
 from fedapp.data.window import Stored, levels
-from fedapp.ground.errors import DataError, ImageError
 
 SUFFIXES = RASTER + DICOM
 KINDS = "PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, .tif, .tiff, .dcm)"

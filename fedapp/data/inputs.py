@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedapp.ground.errors import DataError
-from fedapp.ground.names import check_class_names
+from fedapp.core.errors import DataError
+from fedapp.core.names import check_class_names
 
 MIN_SIDE, MAX_SIDE = 8, 512
 """Smallest and largest height and width in pixels that any network takes; some take less."""

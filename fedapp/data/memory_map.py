@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedapp.ground.errors import DataError
-from fedapp.ground.text import size
+from fedapp.core.errors import DataError
+from fedapp.core.formatting import size
 
 IN_MEMORY = 2**28
 """Bytes that are held in memory: 1,800 colour images of 224 pixels."""

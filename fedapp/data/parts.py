@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedapp.ground.errors import DataError
+from fedapp.core.errors import DataError
 
 LABELLED, UNLABELLED, BAGS, VAL, TEST = PARTS = ("labelled", "unlabelled", "bags", "val", "test")
 """Every part that there is; a site that was dealt no bags has no part of that name."""

@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.core.errors import DataError
 from fedapp.data.inputs import UNKNOWN, DataSet, channel_stats
-from fedapp.ground.errors import DataError
 
 FETCH_ERRORS = (
     OSError,

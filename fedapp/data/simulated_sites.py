@@ -8,15 +8,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.core import rng
+from fedapp.core.errors import DataError
 from fedapp.data.bags import noisy, proportions_of
+from fedapp.data.feature_shift import shifted
 from fedapp.data.inputs import UNKNOWN, DataSet
 from fedapp.data.parts import BAGS, PARTS, UNLABELLED, Bags, Part, Supervision
-from fedapp.data.shift import shifted
 from fedapp.data.sites import Audit, SiteData
 from fedapp.data.split.manifest import TRAIN, VAL, Manifest, labels_digest
-from fedapp.ground import rng
-from fedapp.ground.errors import DataError
-from fedapp.messages.protocol import SERVER_SITE
+from fedapp.protocol.messages import SERVER_SITE
 
 _HIDDEN = np.array([name in (UNLABELLED, BAGS) for name in PARTS])
 """Which parts' labels their site may not see."""

@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedapp.core.errors import DataError
 from fedapp.data.bags import in_words
 from fedapp.data.inputs import UNKNOWN
 from fedapp.data.parts import BAGS, LABELLED, PARTS, TEST, TRAINING, UNLABELLED, VAL, Bags, Part
-from fedapp.ground.errors import DataError
 
 
 class Audit:

@@ -10,8 +10,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.ground.errors import ImageError
-from fedapp.ground.settings import OWN_WINDOW, window_ends
+from fedapp.core.errors import ImageError
+from fedapp.core.settings import OWN_WINDOW, window_ends
 
 Values = NDArray[Any]
 """[H, W], whole numbers or finite floats."""

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.evaluation.quality import (
+from fedapp.evaluation.classification_metrics import (
     METRICS,
     Counts,
     Metric,

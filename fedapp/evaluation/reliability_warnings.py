@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency
 
-from fedapp.evaluation.choice import USED, Candidate
-from fedapp.evaluation.intervals import FEW, wilson
-from fedapp.evaluation.quality import FEWEST
-from fedapp.ground.text import percent
-from fedapp.messages.protocol import Evaluation
+from fedapp.core.formatting import percent
+from fedapp.evaluation.classification_metrics import FEWEST
+from fedapp.evaluation.confidence_intervals import FEW, wilson
+from fedapp.evaluation.model_selection import USED, Candidate
+from fedapp.protocol.messages import Evaluation
 
 NEARLY_ALL: Final = 0.9
 """Share of answers that, with one class, make a model collapsed."""

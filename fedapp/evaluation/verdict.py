@@ -34,10 +34,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from fedapp.core.settings import CLOSED
+from fedapp.evaluation.classification_metrics import METRICS, NAMES, Metric, counted, enough
+from fedapp.evaluation.confidence_intervals import FEW, Z95, interval, resampled_counts, weights
 from fedapp.evaluation.findings import read_alone
-from fedapp.evaluation.intervals import FEW, Z95, interval, resampled_counts, weights
-from fedapp.evaluation.quality import METRICS, NAMES, Metric, counted, enough
-from fedapp.ground.settings import CLOSED
 
 WORTH: Final = 0.1
 """The gain that a number of images is told for: 10 points."""

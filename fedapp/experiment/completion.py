@@ -6,7 +6,7 @@ It must answer in a blink, so nothing here imports torch: no experiment is built
 from collections.abc import Iterable
 from dataclasses import fields
 
-from fedapp.experiment.presetfiles import (
+from fedapp.experiment.preset_files import (
     CONF,
     method_path,
     method_presets,
@@ -14,7 +14,7 @@ from fedapp.experiment.presetfiles import (
     read_yaml,
     sweeps,
 )
-from fedapp.experiment.runfolder import run_names, runs_root
+from fedapp.experiment.run_folder import run_names, runs_root
 
 _METHOD = "method.preset="
 
@@ -54,7 +54,7 @@ def setting_keys() -> list[str]:
     has to import them.
     """
     # Here, because it takes a fifth of a second, which names of presets and runs need not wait for.
-    from fedapp.ground.settings import GROUPS
+    from fedapp.core.settings import GROUPS
 
     keys = {"seed", "method.preset"}
     keys |= {f"{group}.{field.name}" for group, cls in GROUPS.items() for field in fields(cls)}

@@ -26,20 +26,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from fedapp.aggregation import rule_names
-from fedapp.data.datasets import NAMES as DATASETS
-from fedapp.data.parts import BAGS
-from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import (
-    Scalar,
-    anywhere,
-    method_path,
-    preset_path,
-    presets,
-    read_yaml,
-    scalar,
-    source_of,
-)
-from fedapp.ground.errors import (
+from fedapp.core.errors import (
     OVERRIDE,
     ConfigError,
     Contradiction,
@@ -47,8 +34,8 @@ from fedapp.ground.errors import (
     Problem,
     nearest,
 )
-from fedapp.ground.functions import advice, names_function
-from fedapp.ground.settings import (
+from fedapp.core.plugins import advice, names_function
+from fedapp.core.settings import (
     BETWEEN_GROUPS,
     CLOSED,
     GROUPS,
@@ -61,7 +48,20 @@ from fedapp.ground.settings import (
     TrainSettings,
     idle,
 )
-from fedapp.ground.withdrawn import SETTINGS, TAKEN_OUT, changes_nothing
+from fedapp.core.withdrawn import SETTINGS, TAKEN_OUT, changes_nothing
+from fedapp.data.datasets import NAMES as DATASETS
+from fedapp.data.parts import BAGS
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.preset_files import (
+    Scalar,
+    anywhere,
+    method_path,
+    preset_path,
+    presets,
+    read_yaml,
+    scalar,
+    source_of,
+)
 from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
 from fedapp.methods import learning_from, method_class, method_names, protecting
 from fedapp.methods.base import Method

@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import InstanceOf
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.errors import Incompatibility
-from fedapp.ground.settings import (
+from fedapp.core.errors import Incompatibility
+from fedapp.core.settings import (
     CLOSED,
     DataSettings,
     NonNegative,

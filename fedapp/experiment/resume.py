@@ -12,7 +12,10 @@ from typing import Any
 
 import yaml
 
-from fedapp.experiment.codehash import code_hash
+from fedapp.core.disk import remove_stale
+from fedapp.core.errors import FedAppError, RunError
+from fedapp.core.untrusted_files import ForeignError, yaml_file
+from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import (
     differing,
     experiment_digest,
@@ -21,7 +24,7 @@ from fedapp.experiment.config import (
     to_plain,
 )
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import (
+from fedapp.experiment.run_folder import (
     SERVER,
     RunFolder,
     Savable,
@@ -32,9 +35,6 @@ from fedapp.experiment.runfolder import (
     pretty,
     taken,
 )
-from fedapp.ground.disk import remove_stale
-from fedapp.ground.errors import FedAppError, RunError
-from fedapp.ground.foreign import ForeignError, yaml_file
 
 log = logging.getLogger(__name__)
 

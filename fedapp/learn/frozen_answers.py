@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedapp.ground.cache import Cache, Files
+from fedapp.core.cache import Cache, Files
 
 KEY_BYTES = 16
 """Of an input's key."""

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapp.evaluation.classification_metrics import counted
 from fedapp.evaluation.findings import read_alone
-from fedapp.evaluation.quality import counted
 from fedapp.learn.networks.base import Network
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of, pieces
-from fedapp.messages.protocol import Evaluation
+from fedapp.protocol.messages import Evaluation
 
 BINS = 15
 """Confidence bins of the calibration sums."""

@@ -12,11 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.data.sites import SiteData
-from fedapp.learn.losses import cross_entropy, finding_loss
-from fedapp.learn.networks.base import Network
-from fedapp.learn.steps import Step, View, batches, paired, repeated
-from fedapp.learn.training import freeze_batch_norm
-from fedapp.learn.uneven import (
+from fedapp.learn.class_imbalance import (
     ADJUSTED,
     BALANCED,
     NO_SHIFT,
@@ -27,6 +23,10 @@ from fedapp.learn.uneven import (
     evenly,
     mix_as_drawn,
 )
+from fedapp.learn.losses import cross_entropy, finding_loss
+from fedapp.learn.networks.base import Network
+from fedapp.learn.steps import Step, View, batches, paired, repeated
+from fedapp.learn.training import freeze_batch_norm
 
 LabelledLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """A network, normalised images [n, ...] and their labels [n], n >= 1 -> a scalar."""
@@ -43,7 +43,7 @@ class Work:
     steps: mini-batches in place of `epochs` passes; None: the passes. view: of what is learned from
     its label alone; FixMatch and the like have views of their own. labelled_repeat: how often each
     labelled image stands among those that a pass goes through. uneven: how it learns from classes
-    of which it has few images (`learn.uneven`).
+    of which it has few images (`learn.class_imbalance`).
     """
 
     model: Network

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from fedapp.ground.errors import ProtocolError
-from fedapp.ground.settings import TransportSettings
+from fedapp.core.errors import ProtocolError
+from fedapp.core.settings import TransportSettings
 
 Params = dict[str, Tensor]
 """A state dict on the CPU: parameters and buffers by name."""

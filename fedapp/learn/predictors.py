@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedapp.learn.class_priors import mixed, weighted
+from fedapp.learn.linear_head import Form
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks.base import Network
-from fedapp.learn.overfeatures import Form
 from fedapp.learn.params import Params
-from fedapp.learn.priors import mixed, weighted
 from fedapp.learn.prototypes import Distance, PrototypeHead, Prototypes
 from fedapp.learn.uncertainty import Normalise
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 
 View = Callable[[Tensor], Tensor]
 """uint8 images -> uint8 images, a random view of each."""

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedapp.ground.settings import TrainSettings
-from fedapp.learn.limits import Penalty, shorten
+from fedapp.core.settings import TrainSettings
 from fedapp.learn.losses import joint_loss, soft_target_loss
 from fedapp.learn.networks.base import Network
+from fedapp.learn.regularisation import Penalty, shorten
 from fedapp.learn.sgd import Sgd
 from fedapp.learn.steps import Step, View, batches, paired, repeated
 from fedapp.learn.uncertainty import Normalise, at_once
-from fedapp.learn.worked import count
+from fedapp.learn.work_counter import count
 
 SQUARES_KEPT, TINY = 0.9, 1e-7
 """Of RMSprop, as Keras has them: what a step keeps of the running squares, added to their root."""

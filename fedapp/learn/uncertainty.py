@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from fedapp.learn.mc_dropout import in_turn, together
 from fedapp.learn.networks.base import Features, Network
-from fedapp.learn.passes import in_turn, together
 
 Normalise = Callable[[Tensor], Tensor]
 """uint8 images -> float images, on the same device."""

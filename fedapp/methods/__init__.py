@@ -11,8 +11,8 @@ from dataclasses import is_dataclass
 from importlib import import_module
 from typing import Any
 
-from fedapp.ground.errors import ConfigError, nearest
-from fedapp.ground.functions import class_of
+from fedapp.core.errors import ConfigError, nearest
+from fedapp.core.plugins import class_of
 from fedapp.methods.base import Method
 
 SHARED = frozenset({"base", "incompatibilities"})

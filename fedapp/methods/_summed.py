@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedapp.ground.errors import ProtocolError
+from fedapp.core.errors import ProtocolError
 from fedapp.learn.metrics import BINS
 from fedapp.learn.params import Params, Schema
-from fedapp.messages.protocol import (
+from fedapp.methods.base import Method
+from fedapp.protocol.messages import (
     ANSWERS,
     EVALUATE,
     IMAGES,
@@ -29,7 +30,6 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.base import Method
 
 Row = NDArray[np.float64]
 

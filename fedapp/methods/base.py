@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.aggregation.base import Rule
+from fedapp.core.cache import Cache
+from fedapp.core.errors import DIVERGED, Incompatibility, ProtocolError, RunError
+from fedapp.core.rng import numpy_stream, seeded, torch_stream
+from fedapp.core.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.data.augment import weak
 from fedapp.data.inputs import normalise
 from fedapp.data.parts import LABELLED, UNLABELLED
 from fedapp.data.sites import SiteData
-from fedapp.evaluation.ranked import score_counts
-from fedapp.ground.cache import Cache
-from fedapp.ground.errors import DIVERGED, Incompatibility, ProtocolError, RunError
-from fedapp.ground.rng import numpy_stream, seeded, torch_stream
-from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
+from fedapp.evaluation.ranking_metrics import score_counts
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import (
@@ -40,12 +40,13 @@ from fedapp.learn.params import (
     without,
 )
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.scores import Score
+from fedapp.learn.score_cache import Score
 from fedapp.learn.steps import View
 from fedapp.learn.training import train
-from fedapp.learn.worked import count
-from fedapp.messages.ledger import EVALUATION, MESSAGE
-from fedapp.messages.protocol import (
+from fedapp.learn.work_counter import count
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
+from fedapp.privacy.accountant import Plan, Protection
+from fedapp.protocol.messages import (
     EVALUATE,
     MODEL,
     SERVER_SITE,
@@ -57,8 +58,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
-from fedapp.privacy.accountant import Plan, Protection
+from fedapp.protocol.traffic import EVALUATION, MESSAGE
 
 
 class PoolView(Protocol):
@@ -271,7 +271,7 @@ class SiteContext:
 
     kept: the tensors of the site's model that it keeps to itself, none for most methods.
     memory: what it remembers between its tasks (`Method.memory`).
-    scores: what the site knows of other sites' models (`learn.scores`).
+    scores: what the site knows of other sites' models (`learn.score_cache`).
     cache: what else was computed from the site's images and need not be computed again: fixed
     features, answers of models and their evaluation. It is kept from task to task. Of a model it
     goes by the digests of all that the model depends on.

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from fedapp.data.sites import SiteData
-from fedapp.ground.errors import ConfigError, Incompatibility, nearest
-from fedapp.ground.settings import (
+from fedapp.core.errors import ConfigError, Incompatibility, nearest
+from fedapp.core.settings import (
     DataSettings,
     PrivacySettings,
     RoundSettings,
     SplitSettings,
     TrainSettings,
 )
+from fedapp.data.sites import SiteData
 from fedapp.learn.networks.base import NetworkSettings
 
 Reasons = Mapping[str, str]

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from fedapp.evaluation.choice import USED, Candidate
-from fedapp.evaluation.intervals import FEW
-from fedapp.ground.names import markdown
-from fedapp.ground.text import percent
+from fedapp.core.formatting import percent
+from fedapp.core.names import markdown
+from fedapp.evaluation.confidence_intervals import FEW
+from fedapp.evaluation.model_selection import USED, Candidate
 from fedapp.models.conformal import COVERAGE, caution
 from fedapp.models.description import (
     DESCRIPTION,
@@ -112,7 +112,7 @@ def _front_matter(description: Description) -> dict[str, Any]:
     """Return the metadata of the Hub's model cards; the licence is for people to choose."""
     origin, test = description.origin, description.results.test
     matter: dict[str, Any] = {
-        "library_name": "um-pfssl",
+        "library_name": "fedapp",
         "tags": ["federated-learning", "semi-supervised", origin.method],
     }
     if description.model.images:

@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 
 Sets = Literal["lac", "aps"]
 """lac: least ambiguous classifier (Sadinle, Lei, Wasserman 2019). The smallest sets on average; a

@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from fedapp.evaluation.choice import Candidate
-from fedapp.evaluation.intervals import weights, wider, wilson
+from fedapp.core.errors import ConfigError, RunError, one_line
+from fedapp.core.formatting import percent
+from fedapp.core.names import SITE_NAME, class_name, plain
+from fedapp.core.settings import CLOSED, window_ends
+from fedapp.core.untrusted_files import first_fault, json_of
+from fedapp.evaluation.confidence_intervals import weights, wider, wilson
+from fedapp.evaluation.model_selection import Candidate
 from fedapp.evaluation.verdict import Verdict
-from fedapp.ground.errors import ConfigError, RunError, one_line
-from fedapp.ground.foreign import first_fault, json_of
-from fedapp.ground.names import SITE_NAME, class_name, plain
-from fedapp.ground.settings import CLOSED, window_ends
-from fedapp.ground.text import percent
+from fedapp.learn.linear_head import Form
 from fedapp.learn.metrics import calibration_error
 from fedapp.learn.networks import Network, build_model, network_settings
-from fedapp.learn.overfeatures import Form
 from fedapp.learn.prototypes import Distance
-from fedapp.messages.protocol import Evaluation
 from fedapp.models.conformal import Calibration
+from fedapp.protocol.messages import Evaluation
 
 FORMAT: Final = 1
 """Version of model.json."""
@@ -189,7 +189,9 @@ class Results:
 
 @dataclass(frozen=True, config=CLOSED)
 class Chosen:
-    """Why it is this model, of all that the site could have kept (`fedapp.evaluation.choice`).
+    """Why it is this model, of all that the site could have kept.
+
+    The rule is in `fedapp.evaluation.model_selection`.
 
     answer: which of the site's answers it gives. rule: in words. helped: whether the rule prefers
     what other sites had a part in to what the site trained alone; None: that cannot be told.

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from safetensors.torch import load
 from torch import Tensor
 
-from fedapp.evaluation.choice import Candidate, Choice
+from fedapp.core.disk import write_atomic
 from fedapp.evaluation.findings import both
+from fedapp.evaluation.model_selection import Candidate, Choice
 from fedapp.evaluation.reliability_warnings import drifted, unlike, warnings_about
-from fedapp.ground.disk import write_atomic
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.params import to_bytes
 from fedapp.models.description import Description

@@ -6,9 +6,9 @@ from filecmp import cmp
 from pathlib import Path
 from shutil import copy2
 
-from fedapp.evaluation.choice import Choice
-from fedapp.ground.disk import refused, remove_stale, write_atomic
-from fedapp.ground.errors import RunError
+from fedapp.core.disk import refused, remove_stale, write_atomic
+from fedapp.core.errors import RunError
+from fedapp.evaluation.model_selection import Choice
 from fedapp.learn.metrics import LABEL_GROUPS, label_group
 from fedapp.learn.params import digest_of
 from fedapp.models.card import CARD, card

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedapp.core.errors import DataError, one_line
+from fedapp.core.names import FORMULA
 from fedapp.data.folder import KINDS, composed, is_image, passed_over
 from fedapp.data.own.entries import Fault, Kind
 from fedapp.data.own.listing import LABELLED
 from fedapp.data.own.table import rows
 from fedapp.data.own.vectors import READERS, read_rows, vectors_file
-from fedapp.ground.errors import DataError, one_line
-from fedapp.ground.names import FORMULA
 
 COLUMN, LABEL = "path", "label"
 

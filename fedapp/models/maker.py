@@ -9,17 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedapp.core.devices import pick_dtype
+from fedapp.core.settings import PrivacySettings
 from fedapp.data.sites import SiteData
-from fedapp.experiment.codehash import code_hash, versions
+from fedapp.experiment.code_hash import code_hash, versions
 from fedapp.experiment.config import MACHINE_KEYS
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.devices import pick_dtype
-from fedapp.ground.settings import PrivacySettings
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import NetworkSettings
 from fedapp.learn.params import digest_of
 from fedapp.learn.predictors import Predictor
-from fedapp.messages.protocol import Evaluation, SiteFacts
 from fedapp.methods.base import SiteContext
 from fedapp.models.conformal import Calibration, calibrated
 from fedapp.models.description import (
@@ -34,6 +33,7 @@ from fedapp.models.description import (
     Results,
 )
 from fedapp.models.model import SiteModel, in_parts
+from fedapp.protocol.messages import Evaluation, SiteFacts
 
 INEXACT = (
     "it does not answer as the run measured: the run did not keep what it measured, or this "

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedapp.core.errors import ConfigError, ProtocolError, RunError
 from fedapp.data.inputs import normalise
-from fedapp.ground.errors import ConfigError, ProtocolError, RunError
 from fedapp.learn.networks import Network
 from fedapp.learn.params import from_bytes, schema_of, to_bytes
 from fedapp.learn.predictors import Predictor, answer_of

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedapp.core.errors import ConfigError, DataError, ImageError, RunError, one_line
+from fedapp.core.names import cell, of_cell
+from fedapp.core.rng import seeded
 from fedapp.data.folder import decode_all
 from fedapp.data.own.vectors import read_rows
 from fedapp.data.window import DepthError
-from fedapp.ground.errors import ConfigError, DataError, ImageError, RunError, one_line
-from fedapp.ground.names import cell, of_cell
-from fedapp.ground.rng import seeded
 from fedapp.learn.predictors import combined
 from fedapp.learn.uncertainty import at_once, decomposed, dropout_sample, features_of
 from fedapp.models.conformal import COVERAGE, Calibration, Sets, prediction_sets

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from fedapp.ground.extras import needs
-from fedapp.ground.settings import PrivacySettings
+from fedapp.core.optional_dependencies import needs
+from fedapp.core.settings import PrivacySettings
 
 MOST_NOISE = 1e4
 """Largest multiplier that is looked for."""

@@ -28,8 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.extras import needs
+from fedapp.core.errors import ConfigError
+from fedapp.core.optional_dependencies import needs
 from fedapp.privacy.noise import normal, uniform
 
 AT_ONCE = 64

@@ -7,14 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fedapp.core.errors import FedAppError
+from fedapp.core.progress import Progress
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.errors import FedAppError
-from fedapp.ground.progress import Progress
-from fedapp.messages.store import ModelStore
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.models.folder import tell_of_others
+from fedapp.protocol.store import ModelStore
 from fedapp.server.engine import Engine
-from fedapp.server.phases import Carrier, Learner
+from fedapp.server.phases import Carrier, LocalServerSite
 from fedapp.server.standings import Row
 
 log = logging.getLogger(__name__)
@@ -37,26 +37,28 @@ def carry_out(
     experiment: Experiment,
     folder: RunFolder,
     carrier_of: Callable[[Assembly], Carrier],
-    learner_of: Callable[[Experiment, ModelStore, Path], Learner],
+    local_site_of: Callable[[Experiment, ModelStore, Path], LocalServerSite],
     ending: Ending,
     said: Mapping[str, Any] = MappingProxyType({}),
 ) -> Row:
     """Run an experiment in its open folder, print how it ended, and return the summary.
 
-    learner_of: opens the server's own site on the pool, with a folder for what it keeps to itself;
-    asked where the server holds labelled images (`split.server_share`, `runtime.server_data`).
-    ending: the words at the end. said: what the summary is to say besides, of the data. A folder in
-    which no round ended is removed after an error.
+    local_site_of: opens the server's own site on the pool, with a folder for what it keeps to
+    itself; asked where the server holds labelled images (`split.server_share`,
+    `runtime.server_data`). ending: the words at the end. said: what the summary is to say besides,
+    of the data. A folder in which no round ended is removed after an error.
     """
     try:
         with Progress() as progress:
             progress.note(f"run folder {folder.path}")
             parts = Assembly(experiment, folder, ModelStore(folder.pool_root), progress)
             learns = bool(experiment.split.server_share or experiment.runtime.server_data)
-            learner = learner_of(experiment, parts.store, folder.sites_root) if learns else None
+            local_site = (
+                local_site_of(experiment, parts.store, folder.sites_root) if learns else None
+            )
             carrier = carrier_of(parts)
             engine = Engine(
-                experiment, carrier, folder, parts.store, progress, learner=learner, said=said
+                experiment, carrier, folder, parts.store, progress, local_site=local_site, said=said
             )
             summary = engine.run()
     except FedAppError:

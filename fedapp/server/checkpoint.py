@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.messages.ledger import Ledger
+from fedapp.experiment.run_folder import RunFolder
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.pool import ModelPool
-from fedapp.server.runstate import RunState, Tables
+from fedapp.server.run_state import RunState, Tables
 
 
 @dataclass

@@ -6,13 +6,14 @@ from dataclasses import fields
 
 import numpy as np
 
-from fedapp.data.memory import in_memory
+from fedapp.core.errors import ProtocolError, RunError
+from fedapp.core.settings import OWN, DataSettings
+from fedapp.data.in_memory import in_memory
 from fedapp.evaluation.findings import blocks
-from fedapp.ground.errors import ProtocolError, RunError
-from fedapp.ground.settings import OWN, DataSettings
 from fedapp.learn.metrics import BINS
-from fedapp.learn.pseudolabels import UNCERTAINTY_BINS
-from fedapp.messages.protocol import (
+from fedapp.learn.pseudo_label_counts import UNCERTAINTY_BINS
+from fedapp.methods.base import check_counts, check_unchanged
+from fedapp.protocol.messages import (
     ANSWERS,
     EPSILON,
     EVALUATE,
@@ -33,7 +34,6 @@ from fedapp.messages.protocol import (
     SumStep,
     Task,
 )
-from fedapp.methods.base import check_counts, check_unchanged
 from fedapp.server.standings import Standings
 
 MAX_METRICS = 32

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from fedapp.aggregation import rule_of
 from fedapp.aggregation.base import Rule
+from fedapp.core.devices import torch_threads
+from fedapp.core.errors import ConfigError, RunError, StoreError
+from fedapp.core.process_tuning import seldom_searched
+from fedapp.core.progress import Progress
+from fedapp.core.rng import numpy_stream
+from fedapp.core.settings import members_of
 from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.devices import torch_threads
-from fedapp.ground.errors import ConfigError, RunError, StoreError
-from fedapp.ground.ours import seldom_searched
-from fedapp.ground.progress import Progress
-from fedapp.ground.rng import numpy_stream
-from fedapp.ground.settings import members_of
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import Schema, to_bytes
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import (
+from fedapp.methods.base import Round, schemas
+from fedapp.protocol.messages import (
     COHORT,
     EPSILON,
     EVERYBODY,
@@ -30,9 +30,9 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.messages.store import ModelStore
-from fedapp.methods.base import Round, schemas
-from fedapp.server.arrivals import Arrivals
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
+from fedapp.server.accuracy_drop import fallen
 from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.checks import (
     Kind,
@@ -42,16 +42,16 @@ from fedapp.server.checks import (
     joinable,
     kind_of,
 )
-from fedapp.server.fall import fallen
 from fedapp.server.history import sites_row
-from fedapp.server.phases import Carrier, Learner, Phases
+from fedapp.server.participation import Arrivals
+from fedapp.server.phases import Carrier, LocalServerSite, Phases
 from fedapp.server.pool import ModelPool
-from fedapp.server.roundpool import RoundPool
-from fedapp.server.runstate import RunState, state_of
+from fedapp.server.round_pool import RoundPool
+from fedapp.server.run_state import RunState, state_of
 from fedapp.server.standings import Row, Standing, Standings
 
 if TYPE_CHECKING:  # it needs cryptography, which masked sums alone load
-    from fedapp.server.summing import SummedPhases
+    from fedapp.server.masked_sums import SummedPhases
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Engine:
     store: ModelStore
     progress: Progress
     ledger: Ledger = field(default_factory=Ledger)
-    learner: Learner | None = None
+    local_site: LocalServerSite | None = None
     said: Mapping[str, Any] = field(default_factory=dict)
     pool: ModelPool = field(init=False)
     schemas: dict[str, Schema] = field(init=False)
@@ -99,7 +99,7 @@ class Engine:
             row, sites = self._round(number, state)
             if warning := fallen(row, before):
                 self.progress.note(warning)
-            if number == 1 and self.learner and not self.phases.server_learned:
+            if number == 1 and self.local_site and not self.phases.server_learned:
                 self.progress.note(_unused(self.experiment))
             before = row
             state.wall_seconds = earlier + time.monotonic() - began
@@ -132,8 +132,8 @@ class Engine:
             self.carrier.leave_out(site)
         if facts[0].name:
             say(f"sites: {', '.join(f'{site.site} {site.name}' for site in facts)}")
-        if self.learner:
-            check_servers(self.learner.facts(), kind)
+        if self.local_site:
+            check_servers(self.local_site.facts(), kind)
         inputs, classes, split_digest = kind
         self.folder.note_manifest(split_digest)
         self._rule = self._averaging_rule()
@@ -151,7 +151,7 @@ class Engine:
         self.phases = Phases(
             experiment=self.experiment,
             carrier=self.carrier,
-            learner=self.learner,
+            local_site=self.local_site,
             store=self.store,
             pool=self.pool,
             schemas=self.schemas,
@@ -171,13 +171,13 @@ class Engine:
         real = members_of(there.privacy.members, there.data.site_names, sites)
         if real:
             return real
-        from fedapp.messages.masks.simulated import simulated_agreed
+        from fedapp.protocol.secure_aggregation.simulated_keys import simulated_agreed
 
         return simulated_agreed(there.seed, sites)
 
     def _sum_up(self, state: RunState, like: SiteFacts) -> None:
         """Let the method know sites by masked sums alone."""
-        from fedapp.server.summing import SummedPhases, as_one
+        from fedapp.server.masked_sums import SummedPhases, as_one
 
         privacy = self.experiment.privacy
         real = bool(privacy.members)
@@ -273,14 +273,14 @@ class Engine:
             if summed
             else {
                 **{site: standing.facts for site, standing in standings.items()},
-                **({SERVER_SITE: self.learner.facts()} if self.learner else {}),
+                **({SERVER_SITE: self.local_site.facts()} if self.local_site else {}),
             },
             private={} if summed else state.private,
             joined={} if summed else {site: of.joined for site, of in standings.items()},
             masked=summed is not None,
             protection=self.experiment.protection,
             warmup_rounds=self.experiment.training.warmup_rounds,
-            server_learns=self.learner is not None,
+            server_learns=self.local_site is not None,
             last=self.experiment.rounds.num_rounds,
             finds=bool(self.experiment.data.findings),
             say=self.progress.note,
@@ -304,7 +304,7 @@ class Engine:
         joins_at = self.experiment.method.joins_at
         of_round = state.standings
         if summed:
-            from fedapp.server.summing import as_one
+            from fedapp.server.masked_sums import as_one
 
             of_sites = [replace(reply, site=EVERYBODY) for reply in of_sites]
             assert state.together is not None

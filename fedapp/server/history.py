@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedapp.evaluation.quality import measured
-from fedapp.messages.protocol import MEMORY_LOST, Reply
+from fedapp.evaluation.classification_metrics import measured
+from fedapp.protocol.messages import MEMORY_LOST, Reply
 
 Row = dict[str, Any]
 

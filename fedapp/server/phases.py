@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from fedapp.core.errors import DIVERGED, ProtocolError, RunError, StoreError
+from fedapp.core.progress import Progress
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.errors import DIVERGED, ProtocolError, RunError, StoreError
-from fedapp.ground.progress import Progress
 from fedapp.learn.layers import layers_of
 from fedapp.learn.params import Params, Schema, digest_of, from_bytes, part_from_bytes, to_bytes
-from fedapp.learn.parsed import PARSED
-from fedapp.messages.codec import encode
-from fedapp.messages.ledger import EVALUATION, MESSAGE, Ledger
-from fedapp.messages.protocol import (
+from fedapp.learn.parsed_models import PARSED
+from fedapp.methods.base import Arrived
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import (
     EVALUATE,
     MEMORY_LOST,
     MODEL,
@@ -33,11 +33,11 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.messages.store import ModelStore
-from fedapp.methods.base import Arrived
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import EVALUATION, MESSAGE, Ledger
 from fedapp.server.checks import attributed, check_reply
 from fedapp.server.pool import ModelPool
-from fedapp.server.runstate import RunState
+from fedapp.server.run_state import RunState
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Carrier(Protocol):
         """
 
 
-class Learner(Protocol):
+class LocalServerSite(Protocol):
     """The server's own site, where it holds labelled images: asked as any site, but not by message.
 
     What it reads and sends costs no traffic. It works on the server's pool.
@@ -91,7 +91,7 @@ class Phases:
 
     experiment: Experiment
     carrier: Carrier
-    learner: Learner | None
+    local_site: LocalServerSite | None
     store: ModelStore
     pool: ModelPool
     schemas: Mapping[str, Schema]
@@ -129,13 +129,13 @@ class Phases:
 
     def _learn(self, task: Task, phase: "_Phase") -> None:
         """Have the server's own site do its task. Raises RunError where it fails."""
-        if self.learner is None:
+        if self.local_site is None:
             raise RunError(
                 f"method {self.experiment.method.name} has the server learn, and it holds no "
                 "labelled images; set split.server_share above 0"
             )
         self.server_learned = True
-        if self._take(task, attributed(task, self.learner.handle(task, {})), phase):
+        if self._take(task, attributed(task, self.local_site.handle(task, {})), phase):
             phase.failed[SERVER_SITE] = "the pool lost a model it needs"
         if reason := phase.failed.get(SERVER_SITE):
             raise RunError(f"round {self.state.round}: the server's own training failed: {reason}")
@@ -311,7 +311,7 @@ class Phases:
             payload, model = incoming.payloads[digest], contents.get(MODEL)
             contents[role] = self._content(task, reply, role, payload, model)
         arrived = {role: content.arrived for role, content in contents.items()}
-        if task.sum is None:  # else only the sum can be judged (`server.summing`)
+        if task.sum is None:  # else only the sum can be judged (`server.masked_sums`)
             self.experiment.method.check_contents(task, reply, arrived, facts)
         # The pool refuses one that is wrong; of several, those before it must not count either.
         if len(contents) > 1 and any(digest_of(c.blob) != named[r] for r, c in contents.items()):
@@ -366,8 +366,8 @@ class Phases:
             return None
 
     def _facts(self, site: int) -> SiteFacts:
-        if site == SERVER_SITE and self.learner is not None:
-            return self.learner.facts()
+        if site == SERVER_SITE and self.local_site is not None:
+            return self.local_site.facts()
         return self.state.standings.sites[site].facts
 
 

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from safetensors.torch import load
 
-from fedapp.ground.errors import ProtocolError, StoreError
+from fedapp.core.errors import ProtocolError, StoreError
 from fedapp.learn.params import Params, to_bytes
-from fedapp.learn.parsed import PARSED
-from fedapp.messages.protocol import INITIAL_SITE, MODEL, SERVER_SITE, ModelRef
-from fedapp.messages.store import ModelStore
+from fedapp.learn.parsed_models import PARSED
+from fedapp.protocol.messages import INITIAL_SITE, MODEL, SERVER_SITE, ModelRef
+from fedapp.protocol.store import ModelStore
 
 log = logging.getLogger(__name__)
 

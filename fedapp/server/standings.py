@@ -14,13 +14,21 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedapp.evaluation.choice import Choice, candidates
+from fedapp.evaluation.classification_metrics import (
+    FEWEST,
+    Counts,
+    Metric,
+    known,
+    sensitivity,
+    specificity,
+)
 from fedapp.evaluation.findings import measured
-from fedapp.evaluation.quality import FEWEST, Counts, Metric, known, sensitivity, specificity
-from fedapp.evaluation.ranked import Pooled, means_of
+from fedapp.evaluation.model_selection import Choice, candidates
+from fedapp.evaluation.ranking_metrics import Pooled, means_of
 from fedapp.evaluation.verdict import Said, Verdict, of_counts
 from fedapp.learn.metrics import worst_decile
-from fedapp.messages.protocol import (
+from fedapp.methods._summed import MEAN, SITES, SQUARE, TRAINED
+from fedapp.protocol.messages import (
     ANSWERS,
     EPSILON,
     EVERYBODY,
@@ -33,7 +41,6 @@ from fedapp.messages.protocol import (
     Scored,
     SiteFacts,
 )
-from fedapp.methods._summed import MEAN, SITES, SQUARE, TRAINED
 
 Row = dict[str, Any]
 

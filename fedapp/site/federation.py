@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
+from fedapp.core.devices import pick_device
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.data.datasets import data_root, load_dataset
+from fedapp.data.in_memory import GivenSites, given, in_memory
 from fedapp.data.inputs import UNKNOWN, DataSet
-from fedapp.data.memory import GivenSites, given, in_memory
 from fedapp.data.own import OwnSites, Place, simulated_places
-from fedapp.data.own.deal import RULE as DEAL_RULE
+from fedapp.data.own.train_test_split import RULE as DEAL_RULE
 from fedapp.data.parts import SPECIAL
 from fedapp.data.published import NAMES as PUBLISHED
 from fedapp.data.simulated_sites import SimulatedSites
@@ -28,19 +31,16 @@ from fedapp.data.split.groups import Numbers, alike, check_patients, in_words, l
 from fedapp.data.split.manifest import Manifest
 from fedapp.data.split.partition import partition
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.devices import pick_device
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.settings import OWN, DataSettings, SplitSettings, window_ends
-from fedapp.messages.protocol import SERVER_SITE
-from fedapp.messages.store import ModelStore
 from fedapp.methods import learning_from
 from fedapp.models.maker import Maker
-from fedapp.site.keeping import KeptModel
-from fedapp.site.masked import MaskedSite
+from fedapp.protocol.messages import SERVER_SITE
+from fedapp.protocol.store import ModelStore
+from fedapp.site.kept_models import KeptModel
+from fedapp.site.masked_site import MaskedSite
 from fedapp.site.site import SiteClient
 
 if TYPE_CHECKING:  # it needs cryptography, which masked sums alone load
-    from fedapp.site.summing import Summing
+    from fedapp.site.masked_sums import Summing
 
 
 class Sites(Protocol):
@@ -121,8 +121,8 @@ class LoadedSites:
             keeps_scores=keeps_scores,
         )
         if experiment.privacy.masked:
-            from fedapp.site.members import simulated
-            from fedapp.site.summing import Summing
+            from fedapp.site.mask_identity import simulated
+            from fedapp.site.masked_sums import Summing
 
             mine = summing or Summing(simulated(experiment, number), folder / "sums")
             site = MaskedSite.around(site, mine)

@@ -3,10 +3,10 @@
     FOLDER/record/record.jsonl     number, time, event and its facts, `before`, `hash`
 
 A line that is changed, cut out or moved breaks the chain, and `verify` names it. The record's head
-(`fedapp.site.heads`) lies outside of the folder and knows the SHA-256 of the whole file. Before a
-line is added, and thus before every task, the file is compared with it: a record that was changed
-anywhere, cut, or replaced by an older copy stops the site. Nothing of a patient is in a record: no
-image, no name of a file, no label.
+(`fedapp.site.rollback_guard`) lies outside of the folder and knows the SHA-256 of the whole file.
+Before a line is added, and thus before every task, the file is compared with it: a record that was
+changed anywhere, cut, or replaced by an older copy stops the site. Nothing of a patient is in a
+record: no image, no name of a file, no label.
 """
 
 import hashlib
@@ -20,17 +20,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedapp.ground.disk import (
+from fedapp.core.disk import (
     append_durable,
     check_owned,
     cut_durable,
     make_folder,
     opened_plainly,
 )
-from fedapp.ground.errors import StoreError, one_line
-from fedapp.ground.foreign import ForeignError, json_of
-from fedapp.messages.protocol import EPSILON
-from fedapp.site.heads import ABSENT, Head, RecordError, heads_root
+from fedapp.core.errors import StoreError, one_line
+from fedapp.core.untrusted_files import ForeignError, json_of
+from fedapp.protocol.messages import EPSILON
+from fedapp.site.rollback_guard import ABSENT, Head, RecordError, heads_root
 
 FOLDER, LINES = "record", "record.jsonl"
 FIRST = "0" * 64

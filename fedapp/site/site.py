@@ -12,13 +12,9 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from fedapp.data.augment import flips
-from fedapp.data.parts import TEST
-from fedapp.data.sites import SiteData
-from fedapp.experiment.experiment import Experiment
-from fedapp.ground.cache import Cache
-from fedapp.ground.devices import deterministic, pick_dtype, torch_threads
-from fedapp.ground.errors import (
+from fedapp.core.cache import Cache
+from fedapp.core.devices import deterministic, pick_dtype, torch_threads
+from fedapp.core.errors import (
     ConfigError,
     FedAppError,
     ProtocolError,
@@ -26,14 +22,18 @@ from fedapp.ground.errors import (
     one_line,
     told,
 )
+from fedapp.data.augment import flips
+from fedapp.data.parts import TEST
+from fedapp.data.sites import SiteData
+from fedapp.experiment.experiment import Experiment
 from fedapp.learn.frozen_answers import features_in
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, schema_of
-from fedapp.learn.scores import Score, score_cache
-from fedapp.learn.worked import Worked, counting
-from fedapp.messages.codec import encode
-from fedapp.messages.poolkey import read_key
-from fedapp.messages.protocol import (
+from fedapp.learn.score_cache import Score, score_cache
+from fedapp.learn.work_counter import Worked, counting
+from fedapp.methods.base import CACHED_AT_A_SITE, Contents, SiteContext, SiteReport, schemas
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import (
     EVALUATE,
     IMAGES,
     MEMORY_LOST,
@@ -50,23 +50,23 @@ from fedapp.messages.protocol import (
     Task,
     each_once,
 )
-from fedapp.messages.store import ModelStore
-from fedapp.methods.base import CACHED_AT_A_SITE, Contents, SiteContext, SiteReport, schemas
-from fedapp.site.heads import Head
-from fedapp.site.holdings import Holdings
-from fedapp.site.privacy import Releases, clipped
-from fedapp.site.private import (
+from fedapp.protocol.pool_key import read_key
+from fedapp.protocol.store import ModelStore
+from fedapp.site.held_contents import Holdings
+from fedapp.site.privacy_budget import Releases, clipped
+from fedapp.site.private_state import (
     MEMORY,
     PrivateParts,
     salted,
     stored_schema,
 )
-from fedapp.site.protected import (
+from fedapp.site.protected_sums import (
     pay,
     protected,
     simulated_secret,
     withheld,
 )
+from fedapp.site.rollback_guard import Head
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class SiteClient:
     released: Head | None = None
 
     masks: ClassVar[bool] = False
-    """Whether its answers are masked (`site.masked`); else they go to the server as they are."""
+    """Whether its answers are masked (`site.masked_site`); else they go to the server as they are."""
 
     @property
     def inputs(self) -> tuple[int, ...]:

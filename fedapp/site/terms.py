@@ -18,20 +18,20 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from fedapp.core.disk import check_owned, opened_plainly
+from fedapp.core.errors import ConfigError, FedAppError, nearest
+from fedapp.core.plugins import names_function
+from fedapp.core.settings import CLOSED, OWN, check_patients, members_of
+from fedapp.core.withdrawn import TAKEN_OUT, TERMS
 from fedapp.data.datasets import NAMES as DATASETS
-from fedapp.experiment.codehash import code_digest, stands_in_for
+from fedapp.experiment.code_hash import code_digest, stands_in_for
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar, method_presets, presets, read_yaml
-from fedapp.experiment.signed import Word, public_key, settings_digest, verified
-from fedapp.ground.disk import check_owned, opened_plainly
-from fedapp.ground.errors import ConfigError, FedAppError, nearest
-from fedapp.ground.functions import names_function
-from fedapp.ground.settings import CLOSED, OWN, check_patients, members_of
-from fedapp.ground.withdrawn import TAKEN_OUT, TERMS
+from fedapp.experiment.preset_files import Scalar, method_presets, presets, read_yaml
+from fedapp.experiment.signed_runs import Word, public_key, settings_digest, verified
 from fedapp.learn.networks import is_timm_name, network_names
-from fedapp.messages.masks.session import FEWEST
-from fedapp.messages.protocol import MASKED, MODEL, Origin
 from fedapp.methods import method_names
+from fedapp.protocol.messages import MASKED, MODEL, Origin
+from fedapp.protocol.secure_aggregation.site_session import FEWEST
 
 FILE = "site.yaml"
 _LIKE = re.compile(r"site\.ya?ml", re.IGNORECASE)

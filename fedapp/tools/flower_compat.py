@@ -17,7 +17,7 @@ from typing import Any
 from flwr.app import Error, Message
 from flwr.supercore.version import package_version
 
-from fedapp.ground.errors import RunError
+from fedapp.core.errors import RunError
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from fedapp.aggregation.bounded import bounded_parts, capped
 from fedapp.aggregation.changes import length, rough_length, times
 from fedapp.aggregation.filtered import AWAY, agreement, products
 from fedapp.aggregation.median import median
-from fedapp.drivers.loopback import run_loopback
+from fedapp.core.errors import ConfigError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError
 from fedapp.learn.params import weighted_mean
 from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.simulation.loopback import run_loopback
 from tests.small import small
 
 RULES = ("bounded", "median")

@@ -7,12 +7,12 @@ import torch
 
 from fedapp.aggregation import rule_names, rule_of
 from fedapp.aggregation.base import Memory
+from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, RunError
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.server.pool import RULE, ModelPool
 from tests.methods.conformance import Stop, cut_at, play, toy
-from tests.server.test_roundpool import content, left_out_of, model, pool_of
+from tests.server.test_round_pool import content, left_out_of, model, pool_of
 
 HERE = "tests.aggregation.own_rule"
 

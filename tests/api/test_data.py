@@ -7,8 +7,8 @@ from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
 from fedapp import FedAppError, Federation, Site
-from fedapp.data.memory import GivenSites, digest_of, given, in_memory
-from fedapp.ground.errors import DataError
+from fedapp.core.errors import DataError
+from fedapp.data.in_memory import GivenSites, digest_of, given, in_memory
 
 ROWS = torch.arange(24, dtype=torch.float32).view(8, 3)
 LABELS = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import fedapp
+from fedapp.evaluation.classification_metrics import FEWEST
 from fedapp.evaluation.findings import by_finding
-from fedapp.evaluation.quality import FEWEST
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.presetfiles import IN_MEMORY, method_presets
-from fedapp.results.report import run_page
-from fedapp.results.run_record import read_run
-from fedapp.results.site_report import site_page, view_of_model, view_of_run
+from fedapp.experiment.preset_files import IN_MEMORY, method_presets
+from fedapp.reports.report import run_page
+from fedapp.reports.run_record import read_run
+from fedapp.reports.site_report import site_page, view_of_model, view_of_run
 
 NAMES = ["effusion", "mass", "nobody's"]
 SHORT = {

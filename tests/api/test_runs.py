@@ -7,8 +7,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import fedapp
+from fedapp.core.settings import CLOSED
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.settings import CLOSED
 from fedapp.methods.averaging.local_only import LocalOnly
 
 ROWS, LABELS = load_digits(return_X_y=True)

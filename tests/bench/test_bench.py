@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bench import __main__ as runner
 from bench import command, measure, record, runs
 from bench.measure import Times
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 from tests.small import small
 
 

@@ -20,10 +20,10 @@ from bench.hostile import (
     measured,
     rows_of,
 )
-from fedapp.drivers.loopback import run_loopback
-from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.protocol import Incoming, ModelRef, Outgoing, Reply, Task
+from fedapp.protocol.messages import Incoming, ModelRef, Outgoing, Reply, Task
+from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import federation_of
 from tests.small import small
 

@@ -18,11 +18,11 @@ from bench import record
 from bench.peers import __main__ as command
 from bench.peers import loop, ours, steps
 from bench.peers.contenders import KINDS, LOOP, OURS, STEPS, Contender, contender
-from bench.peers.marks import EnoughError, Marks
+from bench.peers.probes import EnoughError, Marks
 from bench.peers.problem import Problem, Setting, apart, save_model, write
 from bench.peers.turn import peak_mib
+from fedapp.core.errors import ConfigError
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
-from fedapp.ground.errors import ConfigError
 
 SETTING = Setting(
     "toy",

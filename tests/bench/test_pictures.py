@@ -10,9 +10,9 @@ import torch
 
 from bench.gain import anchors, by_seed, gain
 from bench.pictures import PANELS, SHOWN, accuracies, seed_by_seed
-from fedapp.learn.priors import class_mix, weighted
+from fedapp.learn.class_priors import class_mix, weighted
 from fedapp.methods.um_pfssl.relation import relation
-from fedapp.results.comparison.figures import png
+from fedapp.reports.comparison.figures import png
 from tests.docs.pages import ROOT
 
 README, INDEX, RESULTS = (

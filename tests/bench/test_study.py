@@ -11,7 +11,7 @@ import yaml
 
 from bench import study
 from bench.study import Study
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 from fedapp.tools.compare import grid as grids
 from tests.tools.compare.tiny import SET
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench import record, tables
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 
 TEXT = """before
 <!-- bench:speed -->

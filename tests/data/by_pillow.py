@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from fedapp.data.operations import GEOMETRY, GREY, PIXELS
+from fedapp.data.randaugment import GEOMETRY, GREY, PIXELS
 
 POOL = [(act.__name__, low, high) for act, low, high in PIXELS] + [
     (name, -limit, limit) for name, limit in GEOMETRY

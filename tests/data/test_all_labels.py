@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from fedapp.core.settings import SplitSettings
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.split.partition import partition
-from fedapp.ground.settings import SplitSettings
 from fedapp.site.federation import federation_of
 from tests.small import small
 

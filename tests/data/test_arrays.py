@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.settings import DataSettings
 from fedapp.data.arrays import read_arrays
 from fedapp.data.augment import flips
 from fedapp.data.datasets import load_dataset
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.settings import DataSettings
 from tests import arrays
 
 VECTORS, IMAGES = "tests.arrays:vectors", "tests.arrays:images"

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedapp.core.errors import ConfigError
+from fedapp.core.rng import torch_stream
 from fedapp.data import augment, datasets
 from fedapp.data.augment import OPERATIONS, STRONG_VIEWS, cutout, flips, strong, weak
-from fedapp.data.operations import GEOMETRY, GREY
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.rng import torch_stream
+from fedapp.data.randaugment import GEOMETRY, GREY
 from tests.data.by_pillow import POOL, as_pillow, as_tensor, pillows
 
 View = Callable[[Tensor, bool, torch.Generator], Tensor]

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedapp.core.errors import DataError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.bags import condition, proportions_of
 from fedapp.data.parts import Bags
 from fedapp.data.simulated_sites import SimulatedSites
@@ -18,8 +20,6 @@ from fedapp.data.sites import SiteData
 from fedapp.data.split.bags import Bagged
 from fedapp.data.split.manifest import TRAIN, Manifest
 from fedapp.data.split.partition import partition
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SplitSettings
 from tests.data.test_sites import numbers, pool
 
 CPU = torch.device("cpu")

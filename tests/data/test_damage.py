@@ -8,12 +8,12 @@ import pytest
 from PIL import Image
 from pydicom.uid import JPEG2000Lossless, RLELossless
 
+from fedapp.core.errors import DataError, ImageError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.folder import decode
 from fedapp.data.own import list_own
 from fedapp.data.split.manifest import Manifest
 from fedapp.data.split.partition import partition
-from fedapp.ground.errors import DataError, ImageError
-from fedapp.ground.settings import SplitSettings
 from tests.imagefiles import PATIENT, dicom, raster
 
 DEEP = np.random.default_rng(0).integers(0, 2**16, (12, 10)).astype(np.uint16)

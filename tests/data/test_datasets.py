@@ -24,11 +24,11 @@ import scipy.io
 import torch
 from torchvision.datasets import CIFAR10, MNIST, STL10, SVHN, FashionMNIST
 
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.settings import DataSettings
 from fedapp.data import published
 from fedapp.data.datasets import NAMES, data_root, load_dataset
 from fedapp.data.inputs import UNKNOWN, DataSet
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.settings import DataSettings
 
 Write = Callable[[Path, pytest.MonkeyPatch], None]
 DRAW = np.random.default_rng(0)
@@ -499,7 +499,7 @@ def test_the_root_is_the_setting_then_the_variable_then_the_cache(
     assert data_root("") == tmp_path / "variable"
     assert data_root("~/x") == tmp_path / "home" / "x"
     monkeypatch.setenv("FEDAPP_DATA", "")
-    assert data_root("") == tmp_path / "home" / ".cache" / "um-pfssl"
+    assert data_root("") == tmp_path / "home" / ".cache" / "fedapp"
     assert data_root("relative").is_absolute()
 
 

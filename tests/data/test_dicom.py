@@ -15,12 +15,12 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from fedapp.core import optional_dependencies
+from fedapp.core.errors import ConfigError
 from fedapp.data import dicom as reader
 from fedapp.data.dicom import is_dicom, read_dicom
 from fedapp.data.folder import decode
 from fedapp.data.window import DepthError, Ramp, Sigmoid, ValueTable
-from fedapp.ground import extras
-from fedapp.ground.errors import ConfigError
 from tests.imagefiles import PATIENT, dicom, header, refused
 
 VALUES = np.random.default_rng(0).integers(0, 4096, (40, 36)).astype(np.uint16)
@@ -210,8 +210,8 @@ def test_without_the_extra(tmp_path, monkeypatch):
     def absent(name):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr(extras, "import_module", absent)
-    with pytest.raises(ConfigError, match=r"pydicom is not installed.*um-pfssl\[dicom\]"):
+    monkeypatch.setattr(optional_dependencies, "import_module", absent)
+    with pytest.raises(ConfigError, match=r"pydicom is not installed.*fedapp\[dicom\]"):
         read_dicom(dicom(tmp_path / "a.dcm", VALUES))
 
 

@@ -18,10 +18,10 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from fedapp.core.errors import ImageError
 from fedapp.data.dicom import read_dicom
 from fedapp.data.folder import decode
-from fedapp.ground.errors import ImageError
-from fedapp.tools.datacheck.inputs import depth_of, suggested
+from fedapp.tools.check.inputs import depth_of, suggested
 from tests.imagefiles import dicom, header, refused
 
 RNG = np.random.default_rng(26)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.split.exact import _spread, pairs_of_classes
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.data.split.partition import partition
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.settings import SplitSettings
-from fedapp.messages.protocol import SERVER_SITE
+from fedapp.protocol.messages import SERVER_SITE
 from fedapp.tools.compare.grid import read_grid
 
 LABELS = np.concatenate([np.arange(50_000) % 10, np.arange(10_000) % 10])

@@ -5,11 +5,11 @@ import pytest
 import torch
 from PIL import Image
 
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.settings import DataSettings
 from fedapp.data.datasets import load_dataset
 from fedapp.data.folder import list_images
 from fedapp.data.inputs import DataSet
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.settings import DataSettings
 from tests.own import image as write
 
 

@@ -13,6 +13,8 @@ from sklearn.datasets import load_digits
 import fedapp
 from fedapp import Federation, Site
 from fedapp.api.runs import asked
+from fedapp.core.errors import DataError
+from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.arrays import read_arrays
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import DataSet
@@ -21,10 +23,8 @@ from fedapp.data.split.manifest import TEST, TRAIN, Manifest
 from fedapp.data.split.manifest import TEST as TESTS
 from fedapp.data.split.partition import partition
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import DataSettings, SplitSettings
 from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.results.run_end import COPIES
+from fedapp.reports.run_end import COPIES
 from fedapp.site import federation as sites
 from fedapp.site.federation import federation_of, forget
 from tests import arrays

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.core.errors import DataError
 from fedapp.data.inputs import DataSet, channel_stats, normalise, resize
-from fedapp.ground.errors import DataError
 
 
 def fields(**changes: Any) -> dict[str, Any]:

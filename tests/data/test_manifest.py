@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from fedapp.core.errors import DataError, StoreError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.split.partition import partition
-from fedapp.ground.errors import DataError, StoreError
-from fedapp.ground.settings import SplitSettings
 
 
 def example() -> Manifest:

@@ -6,9 +6,9 @@ import os
 import pytest
 import torch
 
+from fedapp.core.errors import DataError
 from fedapp.data import memory_map as memory_map
 from fedapp.data.memory_map import allocated, gathered
-from fedapp.ground.errors import DataError
 from tests.own import agreed, read_site, three_sites
 
 

@@ -7,9 +7,9 @@ import pytest
 from PIL import ExifTags, Image
 
 from fedapp.data.folder import decode, list_images, read_images
+from fedapp.data.image_files import read_raster
 from fedapp.data.own import list_own
-from fedapp.data.raster import read_raster
-from fedapp.tools.datacheck.inputs import look_at_images
+from fedapp.tools.check.inputs import look_at_images
 from tests.imagefiles import raster, tiff
 
 GREY = np.kron(np.arange(24).reshape(4, 6) * 10 + 5, np.ones((8, 8))).astype(np.uint8)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from fedapp.core.errors import ConfigError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.own import Kind, OwnDataError, list_own
 from fedapp.data.parts import Bags
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import SplitSettings
 from fedapp.site.federation import federation_of
 from tests.flower.results import loopback, rows
 from tests.own import CLASSES, NAMES, agreed, experiment, read_site, table, three_sites

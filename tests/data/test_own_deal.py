@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapp.core.settings import SplitSettings
 from fedapp.data.own import Entry
-from fedapp.data.own.deal import ASIDE, TEST, TRAIN, VAL, deal, together
+from fedapp.data.own.train_test_split import ASIDE, TEST, TRAIN, VAL, deal, together
 from fedapp.data.split.groups import content_of
-from fedapp.ground.settings import SplitSettings
 
 SHARES = SplitSettings()
 

@@ -6,12 +6,12 @@ import json
 import pytest
 from rich.console import Console
 
+from fedapp.core.errors import ConfigError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.own import OwnDataError, list_own
-from fedapp.data.own.deal import TEST, TRAIN, deal
+from fedapp.data.own.train_test_split import TEST, TRAIN, deal
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import SplitSettings
-from fedapp.tools.datacheck.check import Options, check
+from fedapp.tools.check.check import Options, check
 from tests.flower.results import loopback
 from tests.own import agreed, experiment, image, read_site, table
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from fedapp.core.settings import SplitSettings
 from fedapp.data.own import list_own
-from fedapp.ground.settings import SplitSettings
 from tests.own import CLASSES, agreed, image, read_site, table
 
 PATTERN = r"/(p\d+)_"

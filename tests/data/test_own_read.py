@@ -6,10 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data import folder
 from fedapp.data.own import OwnDataError, OwnSites, Place, simulated_places
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.settings import DataSettings, SplitSettings
 from tests.own import NAMES, agreed, image, read_site, table, three_sites
 
 CPU = torch.device("cpu")

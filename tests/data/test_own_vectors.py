@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.core import optional_dependencies
+from fedapp.core.errors import ConfigError, Contradiction
 from fedapp.data.own import Kind, OwnDataError, list_own
 from fedapp.data.own.listing import list_agreed
-from fedapp.ground import extras
-from fedapp.ground.errors import ConfigError, Contradiction
 from tests.own import read_site
 from tests.vectors import CLASSES, ENCODER, SIZE, agreed, arrays, three_sites, write
 
@@ -241,9 +241,9 @@ def test_a_damaged_table_and_one_without_its_library(tmp_path, monkeypatch):
     def absent(name):
         raise ModuleNotFoundError(name=name)
 
-    monkeypatch.setattr(extras, "import_module", absent)
+    monkeypatch.setattr(optional_dependencies, "import_module", absent)
     [fault] = list_own(tmp_path, ()).faults
-    assert "pyarrow is not installed: pip install 'um-pfssl[parquet]'" in str(fault)
+    assert "pyarrow is not installed: pip install 'fedapp[parquet]'" in str(fault)
 
 
 # --- settings -------------------------------------------------------------------------------------

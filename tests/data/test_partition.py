@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedapp.core import rng
+from fedapp.core.errors import DataError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.split.partition import partition
 from fedapp.data.split.shares import apportion, dirichlet
-from fedapp.ground import rng
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SplitSettings
 
 ALPHAS = st.sampled_from([1e-6, 1e-3, 0.1, 0.5, 1.0, 10.0, 1e6, 5e-324, 1e-300, 1e300])
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from fedapp.core.errors import DataError
 from fedapp.data.parts import Bags, Part
 from fedapp.data.sites import SiteData
-from fedapp.ground.errors import DataError
 
 THREE = torch.arange(12).view(3, 4).float()
 

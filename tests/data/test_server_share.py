@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.core.errors import DataError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.split.partition import partition
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SplitSettings
-from fedapp.messages.protocol import SERVER_SITE
+from fedapp.protocol.messages import SERVER_SITE
 from tests.data.test_sites import numbers, pool
 
 CPU = torch.device("cpu")

@@ -5,14 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedapp.core.errors import DataError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.inputs import DataSet, normalise
 from fedapp.data.parts import Bags, Part
 from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.sites import Audit, SiteData
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.split.partition import partition
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SplitSettings
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedapp.data.folder import decode
-from fedapp.data.raster import read_raster
+from fedapp.data.image_files import read_raster
 from tests.imagefiles import refused, tiff
 
 RNG = np.random.default_rng(26)

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.core.errors import DataError
+from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.inputs import UNKNOWN, DataSet
 from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.sites import Audit
 from fedapp.data.split.manifest import TRAIN, Manifest
 from fedapp.data.split.partition import partition
-from fedapp.drivers.loopback import run_loopback
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import DataSettings, SplitSettings
 from fedapp.learn.networks.mlp import MLPSettings
-from fedapp.learn.pseudolabels import counted
+from fedapp.learn.pseudo_label_counts import counted
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.simulation.loopback import run_loopback
 from tests.small import small
 
 KNOWN = np.arange(60) % 3

@@ -5,8 +5,8 @@ import pytest
 from pydicom.dataset import Dataset
 from pydicom.pixels import apply_voi, apply_windowing
 
+from fedapp.core.settings import DataSettings, window_ends
 from fedapp.data.window import Ramp, Sigmoid, ValueTable
-from fedapp.ground.settings import DataSettings, window_ends
 
 TWELVE_BITS = np.arange(4096, dtype=np.uint16).reshape(64, 64)
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedapp.ground.errors import FedAppError, RunError
-from fedapp.ground.processes import signals_as_exit
+from fedapp.core.errors import FedAppError, RunError
+from fedapp.core.processes import signals_as_exit
 from fedapp.tools.deploy.compose_local import APP
 from tests.deploy.containers import Containers, compose_tool
 
@@ -232,7 +232,7 @@ def main() -> int:
     compose = APP / "docker" / "compose.yaml"
     try:
         with signals_as_exit():
-            made = Containers(compose_tool(), compose, "um-pfssl-trial", "demo")
+            made = Containers(compose_tool(), compose, "fedapp-trial", "demo")
             print(f"{' '.join(made.tool)}: {compose}, as {made.project}", flush=True)
             try:
                 try_all(made)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedapp.ground.errors import ConfigError, RunError
+from fedapp.core.errors import ConfigError, RunError
 from fedapp.tools.deploy.compose_local import Service, read_compose
 
 TOOLS = (("docker", "compose"), ("podman-compose",), ("podman", "compose"))

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedapp.ground.processes import alive, descendants, end, marked
+from fedapp.core.processes import alive, descendants, end, marked
 
 ROOT = Path(__file__).parents[2]
 MARK = "FEDAPP_DOCUMENT_TEST"
@@ -64,7 +64,7 @@ class Machine:
 
     @property
     def project(self) -> Path:
-        return self.home / "um-pfssl"
+        return self.home / "fedapp"
 
     def text(self, commands: str) -> str:
         for word, here in self.words.items():

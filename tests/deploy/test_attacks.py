@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from fedapp.ground.processes import descendants
+from fedapp.core.processes import descendants
 from fedapp.tools.deploy.compose_local import APP, federation, has_gateway, read_compose
 from tests.deploy.attack import Attack, hold_on
 from tests.deploy.machines import until

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from fedapp.ground.errors import ConfigError, RunError
+from fedapp.core.errors import ConfigError, RunError
 from tests.deploy import containers
 from tests.deploy.containers import Containers, compose_tool, engine_of
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedapp.core.processes import alive, free_port
 from fedapp.data import published
 from fedapp.data.inputs import DataSet
-from fedapp.ground.processes import alive, free_port
 from fedapp.tools.deploy.compose_local import has_gateway
 from tests.deploy.machines import ROOT, Document, Machine, listens, machines, until
 from tests.flower.results import rows

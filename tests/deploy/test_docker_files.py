@@ -109,7 +109,7 @@ def test_images_are_pinned_and_the_variant_is_one_choice():
             pinned = r"docker\.io/nginxinc/nginx-unprivileged:\d+\.\d+\.\d+-alpine"
             assert re.fullmatch(pinned, service["image"])
         else:
-            assert service["image"] == "um-pfssl:${TORCH:-cpu}"
+            assert service["image"] == "fedapp:${TORCH:-cpu}"
             chosen = {"TORCH": "${TORCH:-cpu}", "TORCH_WHEELS": "${TORCH_WHEELS:-}"}
             assert service["build"]["args"] == chosen
             assert (DOCKER / service["build"]["context"]).resolve() == ROOT
@@ -312,7 +312,7 @@ def test_securitys_table_of_the_gateways_limits_is_its_configuration():
 
 def test_the_documents_container_is_a_site_of_the_compose_file():
     block = Document.read(ROOT / "docs/DEPLOY.md").block("Containers", 1).replace("\\\n", " ")
-    options, command = block.split("um-pfssl:cpu")
+    options, command = block.split("fedapp:cpu")
     site, north = SERVICES["north"], READ["north"]
     # The demo's sites have no terms; a real one has.
     own = [part for part in north.command if not part.startswith(("--port=", "--no-terms"))]

@@ -23,7 +23,7 @@ from flwr.supercore.constant import (
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.client import PROTOBUF_MEDIA_TYPE
 
-from fedapp.ground.processes import free_port
+from fedapp.core.processes import free_port
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.compose_local import has_gateway
 from fedapp.tools.node.node import SiteNode, node_config

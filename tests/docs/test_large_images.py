@@ -9,8 +9,8 @@ from torchvision.models import get_model
 from examples import tutorial_images
 from fedapp.data.inputs import DataSet
 from fedapp.data.published import read_digits
-from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
+from fedapp.simulation.loopback import run_loopback
 from tests.docs.pages import ROOT, blocks
 from tests.encoders import RECORD, written
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import fedapp.methods
-from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.models.conformal import calibrated
+from fedapp.simulation.loopback import run_loopback
 from tests.docs.pages import blocks
 from tests.methods.conformance import draw_alike
 from tests.models.made import model_of, pictures, written

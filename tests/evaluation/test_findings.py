@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from sklearn import metrics as theirs
 from torch import nn
 
+from fedapp.core.errors import RunError
 from fedapp.evaluation.findings import blocks, both, by_finding, measured, read_alone
 from fedapp.evaluation.verdict import verdict
-from fedapp.ground.errors import RunError
 from fedapp.learn.losses import cross_entropy, finding_loss
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model

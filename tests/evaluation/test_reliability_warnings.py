@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.evaluation.choice import Candidate
+from fedapp.evaluation.model_selection import Candidate
 from fedapp.evaluation.reliability_warnings import drifted, shifted, unlike, warnings_about
 from fedapp.learn.metrics import evaluation
 

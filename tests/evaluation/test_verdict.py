@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedapp.evaluation.intervals import FEW
+from fedapp.evaluation.confidence_intervals import FEW
 from fedapp.evaluation.verdict import WORTH, _said, images_needed, of_counts, paired, verdict
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from examples import tutorial_images
 from examples.tutorial_images import LABELLED
+from fedapp.core.errors import DataError
 from fedapp.data.own import list_own
 from fedapp.data.published import read_digits
-from fedapp.ground.errors import DataError
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapp.core.errors import OVERRIDE, ConfigError, Problem
 from fedapp.experiment import config
 from fedapp.experiment.config import (
     MACHINE_KEYS,
@@ -22,8 +23,7 @@ from fedapp.experiment.config import (
     to_plain,
 )
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import method_path, method_presets, presets, read_yaml
-from fedapp.ground.errors import OVERRIDE, ConfigError, Problem
+from fedapp.experiment.preset_files import method_path, method_presets, presets, read_yaml
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods import method_class, method_names

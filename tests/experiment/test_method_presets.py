@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedapp.core.errors import ConfigError
+from fedapp.core.settings import OWN
 from fedapp.experiment.config import (
     experiment_digest,
     from_plain,
@@ -13,9 +15,7 @@ from fedapp.experiment.config import (
     load_run_config,
     to_plain,
 )
-from fedapp.experiment.presetfiles import method_presets, presets
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import OWN
+from fedapp.experiment.preset_files import method_presets, presets
 from fedapp.methods import method_class, method_names
 from fedapp.methods.incompatibilities import Conditions
 from fedapp.methods.um_pfssl.method import UmPfssl

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedapp.core.errors import ConfigError
 from fedapp.experiment.config import (
     config_keys,
     experiment_digest,
@@ -11,7 +12,6 @@ from fedapp.experiment.config import (
     shared_settings,
     to_plain,
 )
-from fedapp.ground.errors import ConfigError
 from fedapp.learn.networks import DEFAULT_NETWORK, network_names, network_settings
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.networks.resnet9 import ResNet9Settings

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedapp.drivers.loopback import run_loopback
+from fedapp.core.devices import pick_device
+from fedapp.core.errors import ConfigError, RunError
+from fedapp.core.withdrawn import SETTINGS
 from fedapp.experiment.config import experiment_digest, load_experiment
 from fedapp.experiment.resume import check_run
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.devices import pick_device
-from fedapp.ground.errors import ConfigError, RunError
-from fedapp.ground.withdrawn import SETTINGS
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.models.model import load_model
-from fedapp.results.report import write_reports
-from fedapp.server.finished import finished_run
+from fedapp.reports.report import write_reports
+from fedapp.server.finished_run import finished_run
+from fedapp.simulation.loopback import run_loopback
 from fedapp.tools.watch.view import look
 
 OLD = Path(__file__).with_name("run_of_1_0_0")

@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedapp.core.processes import free_port
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.processes import free_port
 from fedapp.tools.deploy.certs import make_certs
 from tests.deployment import BIN, environment, run_config
 from tests.faults.network import Cable

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedapp.ground import processes
-from fedapp.ground.processes import alive, marked, read
+from fedapp.core import processes
+from fedapp.core.processes import alive, marked, read
 from tests.deployment import started
 
 MARK = "FEDAPP_FAULTS_PROGRAM"

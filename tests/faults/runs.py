@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedapp.experiment.runfolder import RunFolder
+from fedapp.experiment.run_folder import RunFolder
 from tests.flower.results import results, rows
 
 LIMIT_S = 600.0

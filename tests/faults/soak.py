@@ -31,9 +31,9 @@ from typing import Any
 import yaml
 from PIL import Image
 
+from fedapp.core.processes import alive, descendants, marked, read, signals_as_exit
 from fedapp.data.published import read_digits
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.processes import alive, descendants, marked, read, signals_as_exit
 from fedapp.tools.deploy.compose_local import APP, MARK, Services, federation, read_compose
 from tests.faults.disk import Disk, may_mount
 from tests.faults.runs import Run

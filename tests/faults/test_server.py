@@ -4,7 +4,7 @@ import os
 import signal
 from dataclasses import dataclass
 
-from fedapp.ground.processes import alive
+from fedapp.core.processes import alive
 from tests.faults.runs import outcome
 from tests.faults.table import Row, note
 from tests.flower.results import loopback

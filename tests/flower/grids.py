@@ -15,13 +15,13 @@ from flwr.serverapp import Grid
 
 from client_app import identity
 from client_app.app import app as client
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.resume import open_run
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.messages.protocol import Origin
-from fedapp.site.house import KEY, NO_TERMS
+from fedapp.experiment.run_folder import RunFolder
+from fedapp.protocol.messages import Origin
+from fedapp.site.policy import KEY, NO_TERMS
 from server_app.strategy import PoolStrategy
 
 Node = Callable[[Message], Message | None]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedapp.drivers.calls import Loopback
-from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.experiment import Experiment
+from fedapp.simulation.in_process import Loopback
+from fedapp.simulation.loopback import run_loopback
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapp.drivers import flower_local
-from fedapp.ground import processes
+from fedapp.core import processes
+from fedapp.simulation import flower_local
 
 ROOT = Path(__file__).parents[2]
 
 DRIVER = (
-    "import sys; from fedapp.drivers import flower_local; {}; "
+    "import sys; from fedapp.simulation import flower_local; {}; "
     "sys.exit(flower_local.main(sys.argv[1:]))"
 )
 
@@ -80,7 +80,7 @@ def simulate(
     patch: str = "pass",
     watch: Callable[[str, int], None] = lambda line, pid: None,
 ) -> tuple[int, str]:
-    """Run `python -m fedapp.drivers.flower_local`; return its exit code and all that it said.
+    """Run `python -m fedapp.simulation.flower_local`; return its exit code and all that it said.
 
     actors: cores that the run may use, of which each becomes a Ray actor; None: all.
     patch: a statement about `flower_local` to execute before. watch: is told each line, and the

@@ -1,4 +1,4 @@
-"""A resident worker without torch, whose work is what the letter asks for.
+"""A resident worker without torch, whose work is what the frame asks for.
 
 Started as `python -P -m tests.flower.standin SOCKET LOCK KEY IDLE_S READY LEASE...`. Where a file
 named `start` lies beside the socket, it says how the start goes wrong.
@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-from client_app.resident.frames import Letter
+from client_app.resident.frames import Frame
 from client_app.resident.lease import when_over
 from client_app.resident.worker import Address, _leave, address_of, serve
-from fedapp.messages.codec import encode
-from fedapp.messages.protocol import Missing, Refusal, Reply
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import Missing, Refusal, Reply
 
 
 class StandIn:
@@ -26,8 +26,8 @@ class StandIn:
     def stale(self) -> str:
         return "data changed" if self._changed.exists() else ""
 
-    def answer(self, letter: Letter) -> tuple[Letter, bool]:
-        texts = {name: blob.decode(errors="replace") for name, blob in letter.blobs.items()}
+    def answer(self, frame: Frame) -> tuple[Frame, bool]:
+        texts = {name: blob.decode(errors="replace") for name, blob in frame.blobs.items()}
         asked = texts["message"]
         if '"die"' in asked:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -37,13 +37,13 @@ class StandIn:
                 time.sleep(60)
         if '"count"' in asked:
             reply = Reply(0, 1, "0" * 64, metrics={"trained": 1})
-            return Letter({}, {"message": encode(reply)}), True
+            return Frame({}, {"message": encode(reply)}), True
         if '"babble"' in asked:
-            return Letter({}, {"message": b"{}"}), True
+            return Frame({}, {"message": b"{}"}), True
         if '"refuse"' in asked:
-            return Letter({}, {"message": encode(Refusal(0, os.getpid(), "no"))}), False
-        payloads = {name: blob for name, blob in letter.blobs.items() if len(name) == 64}
-        return Letter({}, {"message": encode(Missing(0, os.getpid(), ())), **payloads}), True
+            return Frame({}, {"message": encode(Refusal(0, os.getpid(), "no"))}), False
+        payloads = {name: blob for name, blob in frame.blobs.items() if len(name) == 64}
+        return Frame({}, {"message": encode(Missing(0, os.getpid(), ())), **payloads}), True
 
 
 def main() -> None:

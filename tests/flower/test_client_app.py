@@ -12,9 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from client_app.app import app
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages import wire
-from fedapp.messages.codec import encode
-from fedapp.messages.protocol import (
+from fedapp.protocol import flower_records
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import (
     SCHEMA,
     Hello,
     Missing,
@@ -44,7 +44,7 @@ def ask(tmp_path):
         reply = answer(message)
         assert isinstance(reply, Message) and not reply.has_error()
         assert reply.metadata.reply_to_message_id == "asked"
-        return wire.read_answer(reply.content).answer
+        return flower_records.read_answer(reply.content).answer
 
     return go
 
@@ -54,7 +54,7 @@ def me(number=2):
 
 
 def hello(experiment, /, **changes):
-    return wire.write_request(replace(origin_of(experiment), **changes), Hello(), {})
+    return flower_records.write_request(replace(origin_of(experiment), **changes), Hello(), {})
 
 
 def warm_up(experiment, site=2):
@@ -63,7 +63,7 @@ def warm_up(experiment, site=2):
 
 
 def task(experiment, site=2):
-    return wire.write_request(origin_of(experiment), warm_up(experiment, site), {})
+    return flower_records.write_request(origin_of(experiment), warm_up(experiment, site), {})
 
 
 def test_the_handlers_are_registered_under_all_message_types():
@@ -121,7 +121,7 @@ GARBAGE = {
         lambda e: heads(origin=encode(origin_of(e)), message=b" " * (29 * 2**20)),
         "message head of 30408704 bytes",
     ),
-    "another schema": (other_schema, "install one version of um-pfssl on both sides"),
+    "another schema": (other_schema, "install one version of fedapp on both sides"),
     "an answer": (
         lambda e: heads(origin=encode(origin_of(e)), message=encode(Refusal(2, 0, ""))),
         "a request was due, Refusal came",
@@ -185,13 +185,15 @@ def test_the_request_decides_not_the_message_type(ask, experiment):
 
 def test_a_task_on_models_that_are_not_there_asks_for_them(ask, experiment):
     lost = ModelRef(2, 4, "ab" * 32)
-    request = wire.write_request(origin_of(experiment), Task(2, 5, "train", lost), {})
+    request = flower_records.write_request(origin_of(experiment), Task(2, 5, "train", lost), {})
     assert ask(experiment, request, **me()) == Missing(2, 5, (lost.digest,))
 
 
 def test_an_action_of_another_method_is_refused(ask, experiment):
     request = replace(warm_up(experiment), action="dance")
-    answer = ask(experiment, wire.write_request(origin_of(experiment), request, {}), **me())
+    answer = ask(
+        experiment, flower_records.write_request(origin_of(experiment), request, {}), **me()
+    )
     assert isinstance(answer, Refusal)
 
 
@@ -211,7 +213,7 @@ def test_settings_that_are_wrong_at_the_node_are_named(experiment):
         ({"preset": "absent"}, "preset 'absent': no such preset"),
         ({"preset": "digits_demo", "set": "method.confidence=9.0"}, "confidence = 9.0"),
     ):
-        answer = wire.read_answer(node(run_config, **me())(message).content).answer
+        answer = flower_records.read_answer(node(run_config, **me())(message).content).answer
         assert isinstance(answer, Refusal)
         assert reason in answer.reason
 

@@ -9,8 +9,8 @@ from fedapp.experiment.config import load_experiment
 from fedapp.learn.networks import initial_params, network_settings
 from fedapp.learn.networks.encoder import Body, _body
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.protocol import ModelRef, Task
-from fedapp.site.house import House
+from fedapp.protocol.messages import ModelRef, Task
+from fedapp.site.policy import SitePolicy
 from tests.encoders import drawn, encoder_fields, written
 from tests.flower.grids import origin_of, preset
 from tests.flower.results import loopback, results
@@ -29,7 +29,7 @@ def started(tmp_path, experiment, identity):
     origin = replace(origin_of(experiment), identity=identity)
     node = {"partition-id": 2, "store-path": str(tmp_path / "site")}
     run = {"preset": preset(experiment, tmp_path)}
-    site, _ = open_site(run, node, origin, {}, House(None, no_terms=True), lambda: None)
+    site, _ = open_site(run, node, origin, {}, SitePolicy(None, no_terms=True), lambda: None)
     blob = to_bytes(initial_params(experiment.model, (1, 8, 8), 10, experiment.seed))
     return site.handle(Task(2, 0, "warmup", ModelRef(2, 0, digest_of(blob))), {}).answer
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from client_app.node import open_site
-from fedapp.experiment.runfolder import folder_of
-from fedapp.ground.errors import RunError
+from fedapp.core.errors import RunError
+from fedapp.experiment.run_folder import folder_of
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.protocol import Evaluation, ModelRef, Task
 from fedapp.methods.base import SiteReport
 from fedapp.models.description import read_description
-from fedapp.site.house import House
+from fedapp.protocol.messages import Evaluation, ModelRef, Task
+from fedapp.site.policy import SitePolicy
 from tests.flower.grids import origin_of, preset
 from tests.small import small
 
@@ -36,7 +36,7 @@ def work(tmp_path, request):
             node,
             origin,
             {},
-            House(None, no_terms=True),
+            SitePolicy(None, no_terms=True),
             lambda: None,
         )
         w_0 = initial_params(experiment.model, (1, 8, 8), 10, experiment.seed)

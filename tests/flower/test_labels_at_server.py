@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedapp.core.errors import ConfigError
 from fedapp.data.own import Place
-from fedapp.ground.errors import ConfigError
-from fedapp.messages.protocol import SERVER_SITE
-from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.protocol.messages import SERVER_SITE
+from fedapp.protocol.store import ModelStore
 from fedapp.site.federation import federation_of
-from fedapp.site.servers import servers_site
+from fedapp.site.server_site import servers_site
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.methods.test_labels_at_server import cut_amid_training, server

@@ -85,7 +85,7 @@ def test_no_batch_norm_is_in_any_message_between_machines(copy, tmp_path, monkey
     """Sites keep their stores elsewhere, as on other machines, so that contents travel."""
     sent = tmp_path / "sent"
     sent.mkdir()
-    wire = copy.app / "fedapp" / "messages" / "wire.py"
+    wire = copy.app / "fedapp" / "protocol" / "flower_records.py"
     wire.write_text(wire.read_text() + SPY.format(folder=str(sent)))
     monkeypatch.setenv("FEDAPP_SITES", str(tmp_path / "elsewhere"))
     experiment = toy(FedBN(), tmp_path)

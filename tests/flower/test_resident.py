@@ -17,10 +17,10 @@ from flwr.app import Context, RecordDict
 from client_app.resident import caller as resident
 from client_app.resident import frames
 from client_app.resident.caller import NoWorker, Worker, ask, worker_for
-from client_app.resident.frames import Letter
-from fedapp.ground.errors import ConfigError, RunError
-from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import Incoming, Missing, ModelRef, Origin, Refusal, Reply, Task
+from client_app.resident.frames import Frame
+from fedapp.core.errors import ConfigError, RunError
+from fedapp.protocol.codec import decode_answer, encode
+from fedapp.protocol.messages import Incoming, Missing, ModelRef, Origin, Refusal, Reply, Task
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-P", "-m", "tests.flower.standin")
@@ -211,8 +211,8 @@ ASK = """
 import os, sys
 from pathlib import Path
 from client_app.resident import caller as resident
-from fedapp.messages.codec import decode_answer
-from fedapp.messages.protocol import ModelRef, Origin, Task
+from fedapp.protocol.codec import decode_answer
+from fedapp.protocol.messages import ModelRef, Origin, Task
 resident.lease_of = lambda pid: [os.pidfd_open(pid)]
 resident.BUSY_S = 120.0
 folder, supernode, *command = sys.argv[1:]
@@ -261,9 +261,9 @@ def hanging(worker):
     """Make the worker hang in a task; return the connection that waits for it, and its process."""
     pid, end = pid_of(asked(worker)), time.monotonic() + LONG
     connection = connected(worker)
-    frames.send(connection, Letter({"key": worker.key}), end)
+    frames.send(connection, Frame({"key": worker.key}), end)
     assert frames.receive(connection, end).head == {"stale": ""}
-    frames.send(connection, Letter({}, {"message": b'"hang"'}), end)
+    frames.send(connection, Frame({}, {"message": b'"hang"'}), end)
     while not (worker.folder / "hangs").exists():
         time.sleep(0.01)
     return connection, pid
@@ -319,7 +319,7 @@ def test_a_process_that_answers_many_messages_uses_none():
 
 def test_it_is_found_by_its_node_in_a_folder_of_this_user_only(one_message, folder):
     found = worker_for(context())
-    assert found.socket == folder / f"um-pfssl-{os.geteuid()}" / "1a.sock"
+    assert found.socket == folder / f"fedapp-{os.geteuid()}" / "1a.sock"
     assert found.folder.stat().st_mode & 0o777 == 0o700
     assert found.idle_s == resident.IDLE_S
     assert worker_for(context()) == found
@@ -351,14 +351,14 @@ def test_an_idle_time_of_0_means_none(one_message):
 
 
 def test_a_folder_that_others_can_enter_is_not_used(one_message, folder):
-    (folder / f"um-pfssl-{os.geteuid()}").mkdir(mode=0o755)
+    (folder / f"fedapp-{os.geteuid()}").mkdir(mode=0o755)
     with pytest.raises(NoWorker, match="with mode 700; remove it"):
         worker_for(context())
 
 
 def test_a_link_in_place_of_the_folder_is_not_followed(one_message, folder):
     (folder / "elsewhere").mkdir(mode=0o700)
-    (folder / f"um-pfssl-{os.geteuid()}").symlink_to(folder / "elsewhere")
+    (folder / f"fedapp-{os.geteuid()}").symlink_to(folder / "elsewhere")
     with pytest.raises(NoWorker, match="must be a folder of this user"):
         worker_for(context())
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_app.resident import frames
-from client_app.resident.frames import Letter, peer, receive, send
-from fedapp.ground.errors import ProtocolError
-from fedapp.messages import wire
+from client_app.resident.frames import Frame, peer, receive, send
+from fedapp.core.errors import ProtocolError
+from fedapp.protocol import flower_records
 
 
 def soon():
@@ -28,10 +28,10 @@ def pair():
         yield left, right
 
 
-def carried(letter):
+def carried(frame):
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with left, right:
-        sender = threading.Thread(target=send, args=(left, letter, soon()))
+        sender = threading.Thread(target=send, args=(left, frame, soon()))
         sender.start()
         found = receive(right, soon())
         sender.join()
@@ -55,8 +55,8 @@ def text(value):
 
 
 def test_the_limits_carry_every_message_that_the_wire_allows():
-    assert frames.MAX_BLOBS >= wire.MAX_MODELS + 2
-    assert frames.MAX_BLOB >= wire.MAX_MODEL_BYTES
+    assert frames.MAX_BLOBS >= flower_records.MAX_MODELS + 2
+    assert frames.MAX_BLOB >= flower_records.MAX_MODEL_BYTES
 
 
 @given(
@@ -64,34 +64,34 @@ def test_the_limits_carry_every_message_that_the_wire_allows():
     st.dictionaries(st.text(), st.binary(max_size=200), max_size=6),
 )
 def test_what_is_sent_arrives(inner, blobs):
-    found = carried(Letter(inner, blobs))
-    assert found == Letter(inner, blobs)
+    found = carried(Frame(inner, blobs))
+    assert found == Frame(inner, blobs)
     assert list(found.blobs) == list(blobs)
 
 
 def test_models_larger_than_any_buffer_arrive():
-    letter = Letter({}, {"a": os.urandom(5 * 2**20), "empty": b"", "b": b"\0" * 2**22})
-    assert carried(letter) == letter
+    frame = Frame({}, {"a": os.urandom(5 * 2**20), "empty": b"", "b": b"\0" * 2**22})
+    assert carried(frame) == frame
 
 
 def test_a_number_keeps_its_type():
     sent = {"partition-id": 2, "float": 2.0, "truth": True, "node": 2**64 - 1}
-    found = carried(Letter(sent)).head
+    found = carried(Frame(sent)).head
     assert found == sent
     assert [type(value) for value in found.values()] == [int, float, bool, int]
 
 
 @pytest.mark.parametrize(
-    "letter",
+    "frame",
     [
-        Letter({"long": "x" * frames.MAX_HEAD}),
-        Letter({}, {str(k): b"" for k in range(frames.MAX_BLOBS + 1)}),
+        Frame({"long": "x" * frames.MAX_HEAD}),
+        Frame({}, {str(k): b"" for k in range(frames.MAX_BLOBS + 1)}),
     ],
     ids=["head", "count"],
 )
-def test_what_is_over_a_limit_is_not_sent(pair, letter):
+def test_what_is_over_a_limit_is_not_sent(pair, frame):
     with pytest.raises(ProtocolError, match="are allowed"):
-        send(pair[0], letter, soon())
+        send(pair[0], frame, soon())
     pair[0].close()
     assert pair[1].recv(1) == b""
 
@@ -99,11 +99,11 @@ def test_what_is_over_a_limit_is_not_sent(pair, letter):
 def test_a_blob_over_the_limit_is_not_sent(pair, monkeypatch):
     monkeypatch.setattr(frames, "MAX_BLOB", 10)
     with pytest.raises(ProtocolError, match="a blob of 11 bytes; at most 10"):
-        send(pair[0], Letter({}, {"a": b"x" * 11}), soon())
+        send(pair[0], Frame({}, {"a": b"x" * 11}), soon())
 
 
 def test_sizes_are_refused_before_anything_is_read(pair):
-    with pytest.raises(ProtocolError, match="a letter with a head of 4294967295 bytes"):
+    with pytest.raises(ProtocolError, match="a frame with a head of 4294967295 bytes"):
         raw(pair, head(2**32 - 1))
 
 
@@ -169,7 +169,7 @@ def test_silence_ends_when_the_time_is_over(pair):
 
 def test_one_who_does_not_read_ends_when_the_time_is_over(pair):
     with pytest.raises(TimeoutError):
-        send(pair[0], Letter({}, {"a": bytes(2**23)}), time.monotonic() + 0.05)
+        send(pair[0], Frame({}, {"a": bytes(2**23)}), time.monotonic() + 0.05)
 
 
 def test_the_peer_is_known(pair):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fedapp.core.processes import pids, read
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.processes import pids, read
 from tests.deployment import BIN, deployment
 from tests.flower.grids import preset
 from tests.flower.results import loopback, results
@@ -97,4 +97,4 @@ def test_workers_stay_give_the_same_numbers_and_end_with_their_supernode(tmp_pat
         assert all_end(left.values())
     for descriptor in left.values():
         os.close(descriptor)
-    assert workers(short) == {} and list(short.glob("um-pfssl-*/*.sock")) == []
+    assert workers(short) == {} and list(short.glob("fedapp-*/*.sock")) == []

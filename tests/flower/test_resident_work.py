@@ -10,15 +10,15 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from client_app import app as client
+from client_app.answering import SiteWork, answer
 from client_app.resident.caller import NoWorker
-from client_app.resident.frames import Letter
+from client_app.resident.frames import Frame
 from client_app.resident.inputs import inputs_of, stamp_of
-from client_app.work import SiteWork, answer
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages import wire
-from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import Hello, ModelRef, Refusal, Reply, SiteFacts, Task
+from fedapp.protocol import flower_records
+from fedapp.protocol.codec import decode_answer, encode
+from fedapp.protocol.messages import Hello, ModelRef, Refusal, Reply, SiteFacts, Task
 from tests.flower.grids import origin_of, preset
 from tests.small import small
 
@@ -47,10 +47,10 @@ def warm_up(experiment):
     return Task(2, 0, "warmup", ModelRef(2, 0, digest_of(blob)))
 
 
-def letter(context, experiment, request, **changes):
+def frame(context, experiment, request, **changes):
     head = {"run_config": context.run_config, "node_config": context.node_config}
     origin = replace(origin_of(experiment), **changes)
-    return Letter(head, {"origin": encode(origin), "message": encode(request)})
+    return Frame(head, {"origin": encode(origin), "message": encode(request)})
 
 
 def test_a_worker_answers_as_a_process_of_its_own_does(context, experiment):
@@ -58,7 +58,7 @@ def test_a_worker_answers_as_a_process_of_its_own_does(context, experiment):
     for request, kind in ((Hello(), SiteFacts), (warm_up(experiment), Reply)):
         node = context("alone")
         alone = answer(node.run_config, node.node_config, origin_of(experiment), request, {})
-        found, well = work.answer(letter(context("worker"), experiment, request))
+        found, well = work.answer(frame(context("worker"), experiment, request))
         blobs = dict(found.blobs)
         assert well and isinstance(alone.answer, kind)
         assert blobs.pop("message") == encode(alone.answer)
@@ -68,7 +68,7 @@ def test_a_worker_answers_as_a_process_of_its_own_does(context, experiment):
 
 
 def test_a_refusal_is_a_workers_last_answer(context, experiment):
-    for bad in (letter(context("a"), experiment, Hello(), code="0" * 16), Letter({}, {})):
+    for bad in (frame(context("a"), experiment, Hello(), code="0" * 16), Frame({}, {})):
         found, well = SiteWork().answer(bad)
         assert isinstance(decode_answer(found.blobs["message"]), Refusal)
         assert not well
@@ -76,17 +76,17 @@ def test_a_refusal_is_a_workers_last_answer(context, experiment):
 
 def test_settings_that_changed_on_the_disk_make_a_worker_stale(context, experiment, tmp_path):
     work = SiteWork()
-    work.answer(letter(context("a"), experiment, Hello()))
+    work.answer(frame(context("a"), experiment, Hello()))
     file = Path(preset(experiment, tmp_path))
     os.utime(file, ns=(0, 0))
     assert work.stale() == "data or settings on the disk changed"
 
 
 def handled(experiment, context, request):
-    records = wire.write_request(origin_of(experiment), request, {})
+    records = flower_records.write_request(origin_of(experiment), request, {})
     message = Message(records, dst_node_id=7, message_type="train.task", ttl=60.0)
     message.metadata.__dict__["_message_id"] = "asked"
-    return wire.read_answer(client.handle(message, context).content)
+    return flower_records.read_answer(client.handle(message, context).content)
 
 
 def test_where_the_worker_fails_the_same_answer_comes_without_it(
@@ -113,8 +113,8 @@ for name in ("_task_id", "_run_id", "_node_id"):
     setattr(TaskIdentity, name, 1)
 from client_app import app
 from client_app.resident import caller as resident
-from fedapp.messages import wire
-from fedapp.messages.protocol import Missing, ModelRef, Origin, Task
+from fedapp.protocol import flower_records
+from fedapp.protocol.messages import Missing, ModelRef, Origin, Task
 resident.launcher = os.getpid
 resident.lease_of = lambda pid: [os.pidfd_open(pid)]
 tempfile.tempdir = sys.argv[1]

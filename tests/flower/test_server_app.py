@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedapp.experiment.codehash import code_digest
+from fedapp.core.errors import ConfigError, RunError
+from fedapp.experiment.code_hash import code_digest
 from fedapp.experiment.config import settings_said
-from fedapp.experiment.runfolder import identity_of
-from fedapp.experiment.signed import Word, settings_digest, sign
-from fedapp.ground.errors import ConfigError, RunError
+from fedapp.experiment.run_folder import identity_of
+from fedapp.experiment.signed_runs import Word, settings_digest, sign
 from fedapp.site.record import Record
 from server_app.app import app
-from tests.experiment.test_signed import KEY, line
+from tests.experiment.test_signed_runs import KEY, line
 from tests.flower.grids import MemoryGrid, node, preset, sites
 from tests.small import small
 

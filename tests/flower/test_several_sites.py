@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_app import identity, work
+from client_app import answering, identity
 from client_app.identity import stands_for
+from fedapp.core.errors import RunError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import RunError
-from fedapp.messages import wire
-from fedapp.messages.protocol import Incoming, Refusal
 from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.protocol import flower_records
+from fedapp.protocol.messages import Incoming, Refusal
 from server_app.carrier import GridCarrier
 from tests.flower.grids import MemoryGrid, node, preset, serve
 from tests.flower.results import loopback, results
@@ -87,7 +87,7 @@ def test_as_many_nodes_as_sites_get_their_tasks_one_by_one(federation):
 
 
 def test_what_goes_wrong_at_a_site_is_its_answer_alone(federation, monkeypatch):
-    honest = work.open_site
+    honest = answering.open_site
 
     def broken(*given):
         site, folder = honest(*given)
@@ -96,7 +96,7 @@ def test_what_goes_wrong_at_a_site_is_its_answer_alone(federation, monkeypatch):
         return site, folder
 
     experiment, grid = federation(2)
-    monkeypatch.setattr(work, "open_site", broken)
+    monkeypatch.setattr(answering, "open_site", broken)
     _, folder = serve(experiment, grid)
     found = {row["site"] for row in results(folder.path)["rows"] if "site" in row}
     assert 3 not in found
@@ -105,7 +105,7 @@ def test_what_goes_wrong_at_a_site_is_its_answer_alone(federation, monkeypatch):
 def test_a_simulated_site_is_opened_for_its_introduction_and_once_for_all_its_tasks(
     federation, monkeypatch
 ):
-    opened, honest = Counter(), work.open_site
+    opened, honest = Counter(), answering.open_site
 
     def counted(*given):
         site, folder = honest(*given)
@@ -113,7 +113,7 @@ def test_a_simulated_site_is_opened_for_its_introduction_and_once_for_all_its_ta
         return site, folder
 
     experiment, grid = federation(2)
-    monkeypatch.setattr(work, "open_site", counted)
+    monkeypatch.setattr(answering, "open_site", counted)
     serve(experiment, grid)
     assert opened == dict.fromkeys(range(SITES), 2)
 
@@ -129,11 +129,11 @@ def test_a_site_with_a_folder_of_its_own_is_one_and_gets_one_task_at_a_time(fede
     folder.mkdir()
     (folder / "site.yaml").write_text(f"folders: [{tmp_path}]\n")
     parts = {"partition-id": 0, "num-partitions": 1}
-    assert len(wire.read_answers(node(run_config, **parts)(hello).content)) > 1
+    assert len(flower_records.read_answers(node(run_config, **parts)(hello).content)) > 1
     real = node(run_config, **parts, **{"site-folder": str(folder)})
-    [refused] = wire.read_answers(real(lot).content)
+    [refused] = flower_records.read_answers(real(lot).content)
     assert "several tasks at once are for simulated sites" in refused.answer.reason
-    [introduced] = wire.read_answers(real(hello).content)
+    [introduced] = flower_records.read_answers(real(hello).content)
     assert not isinstance(introduced.answer, Refusal), introduced.answer
 
 
@@ -148,11 +148,11 @@ def test_a_site_with_a_folder_of_its_own_is_one_and_gets_one_task_at_a_time(fede
 def test_a_lots_wrong_answer_is_refused_for_each_of_its_sites(answers, says):
     from flwr.app import Message
 
-    from server_app.post import parsed
+    from server_app.transport import parsed
 
     lot = [Incoming(Refusal(k, 0, "later")) for k in range(4)]
-    asked = Message(wire.write_answers(lot), 7, "train.lot")
-    reply = Message(wire.write_answers(answers(lot)), reply_to=asked)
+    asked = Message(flower_records.write_answers(lot), 7, "train.lot")
+    reply = Message(flower_records.write_answers(answers(lot)), reply_to=asked)
     found = parsed(reply, 4)
     assert [incoming.answer.reason for incoming in found] == [says] * 4
 

@@ -9,8 +9,8 @@ import signal
 
 import pytest
 
+from fedapp.core import processes
 from fedapp.experiment.config import load_experiment
-from fedapp.ground import processes
 from tests.flower.grids import preset
 from tests.flower.results import loopback, results, rows
 from tests.flower.simulation import copy_of_app, simulate

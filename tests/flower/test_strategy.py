@@ -11,10 +11,10 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from google.protobuf.message import DecodeError
 
-from fedapp.ground.errors import RunError, StoreError
-from fedapp.ground.progress import Progress
-from fedapp.messages import wire
-from fedapp.messages.protocol import (
+from fedapp.core.errors import RunError, StoreError
+from fedapp.core.progress import Progress
+from fedapp.protocol import flower_records
+from fedapp.protocol.messages import (
     Hello,
     Incoming,
     Missing,
@@ -25,9 +25,9 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.messages.store import ModelStore
+from fedapp.protocol.store import ModelStore
 from fedapp.server.assembly import Assembly
-from server_app import carrier, introductions, post
+from server_app import carrier, node_registry, transport
 from tests.flower.grids import MemoryGrid, node, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.small import small
@@ -45,7 +45,7 @@ def clock(monkeypatch):
         now.seconds += seconds
 
     fake = SimpleNamespace(monotonic=lambda: now.seconds, sleep=sleep)
-    for module in (post, introductions):
+    for module in (transport, node_registry):
         monkeypatch.setattr(module, "time", fake)
     return now
 
@@ -78,15 +78,15 @@ def apart(monkeypatch, tmp_path):
 def travelled(grid):
     """Models in all messages to the sites."""
     messages = (message for push in grid.pushes for message in push)
-    return sum(len(wire.read_request(message.content)[2]) for message in messages)
+    return sum(len(flower_records.read_request(message.content)[2]) for message in messages)
 
 
 def request_of(message):
-    return wire.read_request(message.content)[1]
+    return flower_records.read_request(message.content)[1]
 
 
 def reply_with(message, answer, payloads=None):
-    return Message(wire.write_answer(Incoming(answer, payloads or {})), reply_to=message)
+    return Message(flower_records.write_answer(Incoming(answer, payloads or {})), reply_to=message)
 
 
 def disturb(grid, number, mischief, site=2):
@@ -123,7 +123,7 @@ def test_sites_beside_the_pool_give_the_same_run_and_no_model_travels(federation
     _, folder = serve(experiment, grid)
     assert results(folder.path) == whole  # what the ledger counts is the method's, not the place's
     assert travelled(grid) == 0
-    assert all(not wire.read_answer(reply.content).payloads for reply in replies)
+    assert all(not flower_records.read_answer(reply.content).payloads for reply in replies)
     assert not list(folder.sites_root.rglob("*/models/*/*.safetensors"))
 
 
@@ -161,14 +161,14 @@ def test_no_more_models_are_under_way_than_there_is_room_for(
     _, folder = serve(experiment, grid)
     assert results(folder.path) == whole
     for push in grid.pushes[1:]:
-        models = {d for message in push for d in wire.read_request(message.content)[2]}
+        models = {d for message in push for d in flower_records.read_request(message.content)[2]}
         assert len(push) == 1 or len(models) + len(push) <= limit
     assert len(grid.pushes) > 2 + experiment.rounds.num_rounds
 
 
 def test_few_messages_are_under_way_to_sites_beside_the_pool(federation, whole, monkeypatch):
     experiment, grid = federation()
-    monkeypatch.setattr(introductions, "AT_ONCE", 2)
+    monkeypatch.setattr(node_registry, "AT_ONCE", 2)
     monkeypatch.setattr(carrier, "AT_ONCE", 2)
     _, folder = serve(experiment, grid)
     assert results(folder.path) == whole
@@ -180,7 +180,7 @@ def test_nodes_that_do_not_say_who_they_are_hold_up_the_others_for_a_while_only(
     federation, monkeypatch
 ):
     experiment, grid = federation(rounds__hello_s=60.0)
-    monkeypatch.setattr(introductions, "AT_ONCE", 2)
+    monkeypatch.setattr(node_registry, "AT_ONCE", 2)
     monkeypatch.setattr(carrier, "AT_ONCE", 2)
     silent = [node for node, _ in zip(grid.nodes, range(2), strict=False)]
     grid.nodes |= dict.fromkeys(silent, lambda message: None)
@@ -240,7 +240,7 @@ def test_one_model_goes_to_many_sites_as_the_same_bytes(federation, apart):
     for push in grid.pushes:
         sent = {}
         for message in push:
-            for digest, blob in wire.read_request(message.content)[2].items():
+            for digest, blob in flower_records.read_request(message.content)[2].items():
                 assert sent.setdefault(digest, blob) is blob
 
 
@@ -253,7 +253,7 @@ def error(code, reason):
 
 def changed(**changes):
     def mischief(message, reply):
-        incoming = wire.read_answer(reply.content)
+        incoming = flower_records.read_answer(reply.content)
         return reply_with(message, replace(incoming.answer, **changes), incoming.payloads)
 
     return mischief
@@ -289,7 +289,7 @@ BAD = {
         r"unreadable answer: message head is not JSON",
     ),
     "a request in it": (
-        heads(wire.encode(Hello())),
+        heads(flower_records.encode(Hello())),
         r"unreadable answer: an answer was due, Hello came",
     ),
     "another site": (changed(site=1), r"answered as site 1, round 1$"),
@@ -349,8 +349,8 @@ def test_polling_slows_down_and_ends_at_the_deadline(federation, clock):
     serve(experiment, grid)
     # Less what the engine's own, real clock took off the deadline before the messages went.
     assert 30 < clock.seconds - began <= experiment.rounds.deadline_s
-    assert max(clock.sleeps) <= post.LAST_POLL_S
-    assert grid.pulls < 3 * 5 + 60 / post.LAST_POLL_S + 10
+    assert max(clock.sleeps) <= transport.LAST_POLL_S
+    assert grid.pulls < 3 * 5 + 60 / transport.LAST_POLL_S + 10
 
 
 def test_an_answer_after_the_deadline_is_not_waited_for_and_harms_no_later_round(federation):
@@ -383,7 +383,7 @@ def test_a_node_that_confirms_before_all_was_sent_costs_itself_alone_the_round(f
     _, folder = serve(experiment, grid)
     by_round = [row["skipped"] for row in rows(folder.path)]
     assert [set(skipped) for skipped in by_round[:2]] == [set(), {"2"}]
-    assert by_round[1]["2"] == f"the site refused: {post.NOT_SENT}"
+    assert by_round[1]["2"] == f"the site refused: {transport.NOT_SENT}"
     assert "node 102 confirmed too early" in caplog.text
 
 
@@ -433,7 +433,7 @@ def test_nodes_that_come_while_the_server_waits_take_part(federation, monkeypatc
     later = {105 - 1: grid.nodes.pop(104)}
 
     def join():
-        if len(grid.nodes) == 4 and post.time.monotonic() > 1003:
+        if len(grid.nodes) == 4 and transport.time.monotonic() > 1003:
             grid.nodes |= later
         return list(grid.nodes)
 
@@ -495,7 +495,7 @@ def test_who_refuses_a_task_for_good_is_asked_again_only_when_it_signs_on_anew(
     info = NodeInfo(node_id=101)
 
     def spent(message):
-        _, request, _ = wire.read_request(message.content)
+        _, request, _ = flower_records.read_request(message.content)
         if not isinstance(request, Task) or request.round == 0:
             return real(message)
         asked.append(request.round)

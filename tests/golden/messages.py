@@ -17,12 +17,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from flwr.app import Array
 
-from fedapp.drivers.calls import Loopback
+from fedapp.core.errors import StoreError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import StoreError
-from fedapp.messages import wire
-from fedapp.messages.codec import encode
-from fedapp.messages.protocol import Answer, Incoming, Origin, Request, SumStep, Task
+from fedapp.protocol import flower_records
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import Answer, Incoming, Origin, Request, SumStep, Task
+from fedapp.simulation.in_process import Loopback
 from tests.flower.results import loopback
 from tests.golden.numbers import SHRUNK, SLOWLY
 
@@ -77,10 +77,10 @@ def of_each_kind(_: Path) -> str:
     lines = [encode(message).decode().replace(',"', ',\n"') + "\n" for message in sent.values()]
     origin, come = sent["Origin"], Incoming(sent["Refusal"], {"a" * 64: b"content"})
     for name, records in {
-        "a request": wire.write_request(origin, sent["Hello"], come.payloads),
-        "tasks": wire.pack_lot(origin, [b"one", b"two"]),
-        "an answer": wire.write_answer(come),
-        "answers": wire.write_answers([come, come]),
+        "a request": flower_records.write_request(origin, sent["Hello"], come.payloads),
+        "tasks": flower_records.pack_lot(origin, [b"one", b"two"]),
+        "an answer": flower_records.write_answer(come),
+        "answers": flower_records.write_answers([come, come]),
     }.items():
         lines.append(f"Flower's records of {name}")
         for place, held in records.items():

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.presetfiles import method_presets
+from fedapp.experiment.preset_files import method_presets
 from tests.flower.results import loopback, results, rows
 from tests.golden.sketch import apart, sketch
 from tests.own import experiment, three_sites

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from fedapp.ground.rng import numpy_stream
+from fedapp.core.rng import numpy_stream
 from tests.flower.results import results
 
 PRODUCTS = 3

@@ -24,6 +24,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedapp.cli import app
+from fedapp.core.errors import ConfigError
 from fedapp.experiment.config import (
     config_keys,
     experiment_digest,
@@ -31,13 +32,12 @@ from fedapp.experiment.config import (
     parse_overrides,
     to_plain,
 )
-from fedapp.experiment.presetfiles import method_presets, presets
-from fedapp.ground.errors import ConfigError
+from fedapp.experiment.preset_files import method_presets, presets
 from fedapp.models.card import card
 from fedapp.models.description import read_description
-from fedapp.results.comparison.record import read_comparison
-from fedapp.results.comparison.words import in_words, overview
-from fedapp.results.statistics import telling
+from fedapp.reports.comparison.record import read_comparison
+from fedapp.reports.comparison.summary import in_words, overview
+from fedapp.reports.statistics import telling
 from tests.golden.messages import RUNS, of_each_kind, of_run
 from tests.golden.numbers import BAGS
 

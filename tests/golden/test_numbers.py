@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.presetfiles import method_presets
+from fedapp.experiment.preset_files import method_presets
 from fedapp.methods import method_names
 from tests.golden.numbers import (
     BAGS,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 from torchvision.models import get_model
 
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 from fedapp.learn.frozen_answers import PIECE, Recalled
 from fedapp.learn.networks import build_model, initial_params, network_settings
 from fedapp.learn.networks._body import _built, _cut_off, trained_modules, width
@@ -303,7 +303,7 @@ def test_a_file_without_a_right_record_is_refused(tmp_path, record, says):
 
 def test_networks_of_timm_need_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ConfigError, match=r"timm is not installed: pip install 'um-pfssl\[timm\]'"):
+    with pytest.raises(ConfigError, match=r"timm is not installed: pip install 'fedapp\[timm\]'"):
         built(body="timm:resnet18")
 
 

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 import torch
 
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.rng import torch_stream
+from fedapp.core.errors import ConfigError
+from fedapp.core.rng import torch_stream
 from fedapp.learn.features import (
     DEFAULT_FEATURES,
     FeatureMap,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.rng import torch_stream
+from fedapp.core.errors import ConfigError
+from fedapp.core.rng import torch_stream
 from fedapp.learn.features import build_features
 from fedapp.learn.features.base import MOST_NUMBERS
 from fedapp.learn.features.both import Both

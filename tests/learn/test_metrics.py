@@ -16,7 +16,7 @@ from fedapp.learn.metrics import (
 )
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
-from fedapp.messages.protocol import Evaluation
+from fedapp.protocol.messages import Evaluation
 
 
 def test_confusion_matrix_is_scikit_learns():

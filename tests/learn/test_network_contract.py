@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.rng import seeded
+from fedapp.core.errors import ConfigError
+from fedapp.core.rng import seeded
 from fedapp.learn.networks import (
     build_model,
     initial_params,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedapp.core.rng import torch_stream
 from fedapp.data.parts import Part
-from fedapp.ground.rng import torch_stream
 from fedapp.learn.objectives import (
     Work,
     consistency,

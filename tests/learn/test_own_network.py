@@ -10,8 +10,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.functions import function_of, give
+from fedapp.core.errors import ConfigError
+from fedapp.core.plugins import function_of, give
 from fedapp.learn.networks import build_model, network_class, network_settings
 from fedapp.learn.networks._own import InRow, ends_in_head
 

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from fedapp.ground.errors import ProtocolError
-from fedapp.ground.settings import TransportSettings
+from fedapp.core.errors import ProtocolError
+from fedapp.core.settings import TransportSettings
 from fedapp.learn.params import (
     all_finite,
     digest_of,

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.rng import seeded, torch_stream
-from fedapp.ground.settings import TrainSettings
-from fedapp.learn.limits import LONGEST_GRADIENT, shortened
+from fedapp.core.errors import ConfigError
+from fedapp.core.rng import seeded, torch_stream
+from fedapp.core.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.networks.mlp import MLP
 from fedapp.learn.networks.resnet9 import ResNet9
+from fedapp.learn.regularisation import LONGEST_GRADIENT, shortened
 from fedapp.learn.steps import Step, batches, paired
 from fedapp.learn.training import descend, recalibrate, train
 from fedapp.learn.uncertainty import SCORING_BATCH

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import ks_2samp
 from torch import nn
 
-from fedapp.ground.rng import seeded
+from fedapp.core.rng import seeded
 from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.learn.uncertainty import (
     CACHE_BATCH,

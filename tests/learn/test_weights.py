@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torchvision.models import resnet18
 
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 from fedapp.learn.networks import initial_params, network_settings
 
 CLASSES = 4

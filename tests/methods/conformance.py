@@ -17,32 +17,32 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from fedapp.data.parts import Part
-from fedapp.data.sites import SiteData
-from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
-from fedapp.drivers.calls import Loopback, carried
-from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.resume import open_run
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.progress import Progress
-from fedapp.ground.settings import (
+from fedapp.core.progress import Progress
+from fedapp.core.settings import (
     DataSettings,
     RoundSettings,
     RuntimeSettings,
     SplitSettings,
     TrainSettings,
 )
+from fedapp.data.parts import Part
+from fedapp.data.sites import SiteData
+from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.resume import open_run
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.learn.networks import NetworkSettings, build_model, initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.codec import encode
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import EVALUATE, Incoming, Refusal, Reply, Task
-from fedapp.messages.store import ModelStore
 from fedapp.methods.base import Method, SiteContext
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import EVALUATE, Incoming, Refusal, Reply, Task
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
+from fedapp.simulation.in_process import Loopback, carried
 from fedapp.site.federation import federation_of
-from fedapp.site.private import MEMORY, SALT
+from fedapp.site.private_state import MEMORY, SALT
 
 CPU = torch.device("cpu")
 

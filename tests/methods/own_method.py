@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.learn.objectives import supervised
 from fedapp.methods.averaging.base import Averaging, work_of
 from fedapp.methods.base import Method

@@ -3,8 +3,8 @@
 import pytest
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.errors import ConfigError, Incompatibility
-from fedapp.ground.settings import (
+from fedapp.core.errors import ConfigError, Incompatibility
+from fedapp.core.settings import (
     CLOSED,
     DataSettings,
     PrivacySettings,

@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from fedapp.core.errors import ConfigError
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.presetfiles import method_path, method_presets, read_yaml
-from fedapp.ground.errors import ConfigError
+from fedapp.experiment.preset_files import method_path, method_presets, read_yaml
 from fedapp.learn.objectives import Work
-from fedapp.messages.protocol import SERVER_SITE
-from fedapp.messages.store import ModelStore
+from fedapp.protocol.messages import SERVER_SITE
+from fedapp.protocol.store import ModelStore
 from fedapp.site.federation import federation_of
 from fedapp.site.site import SiteClient
 from tests.flower.results import loopback, results, rows

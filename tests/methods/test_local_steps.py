@@ -11,13 +11,13 @@ from fedapp.data.augment import weak
 from fedapp.data.parts import Part
 from fedapp.learn.networks import initial_params
 from fedapp.learn.sgd import Sgd
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods import method_class, method_names
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.methods.recommended.prior_shift import PriorShift
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
     Deal,

@@ -3,8 +3,8 @@
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedapp.core.errors import ConfigError
 from fedapp.experiment.config import from_plain, load_experiment, to_plain
-from fedapp.ground.errors import ConfigError
 from fedapp.methods import give, method_class
 from fedapp.methods.averaging.fedavg import FedAvg
 from tests.flower.grids import MemoryGrid, preset, serve, sites

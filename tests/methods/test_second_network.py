@@ -8,20 +8,20 @@ import torch
 from safetensors.torch import load, save
 from torchvision.models import resnet18
 
+from fedapp.core.progress import Progress
 from fedapp.experiment.resume import open_run
-from fedapp.ground.progress import Progress
 from fedapp.learn.networks import network_settings
 from fedapp.learn.networks.fedsiam_cifar import FedSiamCifarSettings
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.networks.resnet18 import ResNet18Settings
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.store import ModelStore
 from fedapp.methods import method_class, method_names
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
 from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.averaging.lg_fedavg import LgFedAvg
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
 from tests.methods.conformance import (

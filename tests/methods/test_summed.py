@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.ground.errors import ProtocolError
+from fedapp.core.errors import ProtocolError
+from fedapp.learn.class_priors import FEW_ALIKE, alike, mean_mix, mean_mix_of_sums
 from fedapp.learn.metrics import BINS, evaluation
-from fedapp.learn.priors import FEW_ALIKE, alike, mean_mix, mean_mix_of_sums
-from fedapp.messages.protocol import EVALUATE, MODEL, ModelRef, Task
 from fedapp.methods._summed import NAMES, Added, Layout, instead
 from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.protocol.messages import EVALUATE, MODEL, ModelRef, Task
 
 FLOATS = {"w": ((2,), torch.float32), "n": ((), torch.int64)}
 SUMS = {"counts": ((2,), torch.int64), "total": ((1,), torch.float32)}
@@ -159,8 +159,8 @@ def test_sums_say_what_all_counts_say() -> None:
 
 
 def test_facts_of_all() -> None:
-    from fedapp.messages.protocol import EVERYBODY, SiteFacts
     from fedapp.methods._summed import facts_of
+    from fedapp.protocol.messages import EVERYBODY, SiteFacts
 
     like = SiteFacts(3, (1, 2, 2), ("a", "b"), 0, 0, 0, 0, "0" * 64, name="north")
     found = facts_of(like, EVERYBODY, Added(counts={"labelled": 5, "test": 2}))

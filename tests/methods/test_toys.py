@@ -15,11 +15,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load
 
 import fedapp.methods
+from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, RunError
 from fedapp.learn.params import from_bytes
-from fedapp.messages.protocol import SERVER_SITE
-from fedapp.messages.store import ModelStore
+from fedapp.protocol.messages import SERVER_SITE
+from fedapp.protocol.store import ModelStore
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import assert_resumed_to_the_same_bits, loopback, results, rows
 from tests.methods.conformance import play

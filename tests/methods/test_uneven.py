@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from fedapp.core.errors import ConfigError
+from fedapp.core.settings import TrainSettings
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import TrainSettings
 from fedapp.methods import method_class, method_names
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.incompatibilities import Conditions

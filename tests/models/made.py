@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
+from fedapp.core.disk import write_atomic
+from fedapp.core.rng import seeded
 from fedapp.data.inputs import normalise
-from fedapp.evaluation.choice import USED
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.rng import seeded
+from fedapp.evaluation.model_selection import USED
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import digest_of

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedapp.ground import disk
-from fedapp.ground.errors import RunError
+from fedapp.core import disk
+from fedapp.core.errors import RunError
 from fedapp.models import folder as module
 from fedapp.models.folder import NEXT, read_whole, write_model
 from tests.models.made import recipe_of, written

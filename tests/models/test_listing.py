@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fedapp.ground.errors import DataError
+from fedapp.core.errors import DataError
 from fedapp.models.listing import list_images
 
 

@@ -39,16 +39,16 @@ ROOMS = {
     "learn": ("learn/**/*.py",),
     "privacy": ("privacy/**/*.py",),
     "methods": ("methods/**/*.py",),
-    "messages": ("messages/**/*.py",),
+    "protocol": ("protocol/**/*.py",),
     "server": (
         "server/pool.py",
-        "server/roundpool.py",
+        "server/round_pool.py",
         "server/phases.py",
         "server/checks.py",
-        "server/summing.py",
+        "server/masked_sums.py",
     ),
 }
-TESTS = ("aggregation", "evaluation", "learn", "privacy", "methods", "messages", "server", "site")
+TESTS = ("aggregation", "evaluation", "learn", "privacy", "methods", "protocol", "server", "site")
 """Folders of tests that are tried."""
 ANYTHING = "*"
 """What a test may call that is not yet measured."""

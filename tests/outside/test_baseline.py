@@ -17,14 +17,14 @@ from flwr.common.config import flatten_dict
 from packaging.requirements import Requirement
 
 from fedapp.experiment.config import load_run_config
-from fedapp.experiment.presetfiles import read_yaml
+from fedapp.experiment.preset_files import read_yaml
 from fedapp.methods.um_pfssl.method import UmPfssl
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples/baseline/um_pfssl"
 PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text())
 APP = PROJECT["tool"]["flwr"]["app"]
-FROM = "from fedapp.drivers import flower_local"
+FROM = "from fedapp.simulation import flower_local"
 
 
 @pytest.fixture

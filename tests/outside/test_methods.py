@@ -11,12 +11,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load
 
 import fedapp
+from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, RunError
 from fedapp.learn.networks import initial_params
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods import method_class
 from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.protocol.messages import ModelRef, Task
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results
 from tests.methods.conformance import (

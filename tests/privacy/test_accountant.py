@@ -7,9 +7,9 @@ import dp_accounting as dp
 import pytest
 from dp_accounting import gaussian_mechanism, pld, rdp
 
-from fedapp.ground import extras
-from fedapp.ground.extras import NotInstalled
-from fedapp.ground.settings import PrivacySettings
+from fedapp.core import optional_dependencies
+from fedapp.core.optional_dependencies import NotInstalled
+from fedapp.core.settings import PrivacySettings
 from fedapp.privacy.accountant import Plan, Protection, epsilon_spent, noise_multiplier
 
 ONCE = Plan(releases=1)
@@ -86,8 +86,8 @@ def test_without_the_library_one_line_says_how_to_get_it(monkeypatch):
     def gone(name):
         raise ModuleNotFoundError(f"No module named {name!r}", name="dp_accounting")
 
-    monkeypatch.setattr(extras, "import_module", gone)
-    with pytest.raises(NotInstalled, match=r"um-pfssl\[privacy\]") as error:
+    monkeypatch.setattr(optional_dependencies, "import_module", gone)
+    with pytest.raises(NotInstalled, match=r"fedapp\[privacy\]") as error:
         noise_multiplier(3.1, 1e-5, ONCE)
     assert "\n" not in str(error.value)
 

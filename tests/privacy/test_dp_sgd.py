@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.privacy.dp_sgd import NoisySteps
 

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fedapp.messages.protocol import SCHEMA
+from fedapp.protocol.messages import SCHEMA
 
 SLOW = 18_000
 """Cases of a kind in the slow tests, at least, so that there are `MALFORMED` among them."""

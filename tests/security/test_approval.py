@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.ground.processes import read
+from fedapp.core.processes import read
 from fedapp.site.record import Record
+from fedapp.tools.node.app_bundle import read_app
 from fedapp.tools.node.approvals import Approvals
-from fedapp.tools.node.bundle import read_app
 from tests.deployment import BIN
 from tests.faults.federation import ROOT, SITES, by_fedapp, federation
 from tests.faults.programs import MARK
@@ -189,7 +189,7 @@ def test_a_site_with_the_node_of_the_day_before_is_in_a_run_of_today(tmp_path):
     if not (found := commits("-1", "--before=1 day ago")):
         pytest.skip("this clone has no commit that is a day old")
     old = laid_down(*found, tmp_path / "old")
-    if not (old / "fedapp/site/heads.py").exists():
+    if not (old / "fedapp/site/rollback_guard.py").exists():
         pytest.skip("a node of that day left no head of its record: it must be updated (CHANGELOG)")
     with held(tmp_path, north_of(old)) as here:
         app = read_app(ROOT)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import fedapp
+from fedapp.core.errors import ConfigError, DataError, ProtocolError, RunError
 from fedapp.data.folder import list_images, read_images
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, DataError, ProtocolError, RunError
-from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import SiteFacts
 from fedapp.models.model import load_model
+from fedapp.protocol.codec import decode_answer, encode
+from fedapp.protocol.messages import SiteFacts
 from tests.models.made import CPU, pictures, written
 from tests.own import image
 

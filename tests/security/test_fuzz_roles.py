@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load
 
 import fedapp.methods
+from fedapp.core.errors import ProtocolError
 from fedapp.experiment.resume import open_run
-from fedapp.ground.errors import ProtocolError
 from fedapp.learn.layers import layers_of
 from fedapp.learn.params import digest_of, from_bytes, to_bytes
-from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import MODEL, SERVER_SITE, Incoming, PartSent, Reply, SiteFacts, Task
-from fedapp.messages.store import ModelStore
 from fedapp.methods import method_class
 from fedapp.methods.prototypes._prototypes import PROTOTYPES, read
+from fedapp.protocol.codec import decode_answer, encode
+from fedapp.protocol.messages import MODEL, SERVER_SITE, Incoming, PartSent, Reply, SiteFacts, Task
+from fedapp.protocol.store import ModelStore
 from fedapp.server.engine import Engine
 from tests.methods.test_toys import TOYS
 from tests.security.mutations import BYTES, HEAD_CASES, counts, damaged, fuzz, spoilt_head

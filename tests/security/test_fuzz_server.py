@@ -17,17 +17,17 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import strategies as st
 
+from fedapp.core.errors import FedAppError
+from fedapp.core.progress import Progress
+from fedapp.core.rng import torch_stream
+from fedapp.core.settings import TransportSettings
 from fedapp.experiment.resume import open_run
-from fedapp.ground.errors import FedAppError
-from fedapp.ground.progress import Progress
-from fedapp.ground.rng import torch_stream
-from fedapp.ground.settings import TransportSettings
 from fedapp.learn.metrics import BINS, evaluation
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import PLAIN, _deflate, digest_of, from_bytes, to_bytes
-from fedapp.messages import wire
-from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import (
+from fedapp.protocol import flower_records
+from fedapp.protocol.codec import decode_answer, encode
+from fedapp.protocol.messages import (
     MODEL,
     Incoming,
     Missing,
@@ -37,7 +37,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.messages.store import ModelStore
+from fedapp.protocol.store import ModelStore
 from fedapp.server.assembly import Assembly
 from fedapp.server.checks import agreed
 from fedapp.server.engine import Engine
@@ -144,7 +144,9 @@ class Server:
         return to_bytes(params, self.experiment.transport)
 
     def message(self, answer, *blobs):
-        return wire.write_answer(Incoming(answer, {digest_of(blob): blob for blob in blobs}))
+        return flower_records.write_answer(
+            Incoming(answer, {digest_of(blob): blob for blob in blobs})
+        )
 
     def carrier(self):
         origin = origin_of(self.experiment, self.folder.path.name)
@@ -230,7 +232,9 @@ def server(tmp_path_factory, identity):
 def spoilt(case, answer, blobs, plausible):
     """Return the records of an answer after a case's damage."""
     level, edits = case
-    records = wire.write_answer(Incoming(answer, {digest_of(blob): blob for blob in blobs}))
+    records = flower_records.write_answer(
+        Incoming(answer, {digest_of(blob): blob for blob in blobs})
+    )
     if level == "records":
         return odd_records(records, *edits)
     head = records["heads"]["message"]
@@ -347,7 +351,7 @@ def test_malformed_models(tmp_path, kind, examples):
             blob = len(text).to_bytes(8, "little") + text + data
             blob = _deflate(blob, transport) if kind == "zlib" else blob
         reply = Reply(0, 5, digest_of(blob))
-        return wire.write_answer(Incoming(reply, {reply.model: blob}))
+        return flower_records.write_answer(Incoming(reply, {reply.model: blob}))
 
     fuzz(f"model, {kind}", examples, BLOBS, build, lambda records: not server.phase(records))
 

@@ -12,14 +12,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.experiment.config import shared_settings
-from fedapp.experiment.runfolder import IDENTITY
+from fedapp.experiment.run_folder import IDENTITY
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, schema_of, to_bytes
-from fedapp.messages import wire
-from fedapp.messages.codec import decode_origin, decode_request, encode
-from fedapp.messages.protocol import Hello, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
 from fedapp.methods.base import SiteReport
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.protocol import flower_records
+from fedapp.protocol.codec import decode_origin, decode_request, encode
+from fedapp.protocol.messages import Hello, Missing, ModelRef, Refusal, Reply, SiteFacts, Task
 from fedapp.site.federation import federation_of
 from tests.flower.grids import node, origin_of, preset
 from tests.security.mutations import (
@@ -77,7 +77,7 @@ class Asked:
         message = Message(records, dst_node_id=7, message_type="train.task", ttl=60.0)
         reply = self.node(message)
         assert isinstance(reply, Message) and not reply.has_error()
-        return wire.read_answer(reply.content).answer
+        return flower_records.read_answer(reply.content).answer
 
     def refused(self, records):
         """Ask; return whether the site refused. Whatever it does, it must be what was asked."""
@@ -87,7 +87,7 @@ class Asked:
             assert answer.reason.isprintable() and answer.site in (-1, ME)
             assert "AssertionError" not in answer.reason
             return True
-        origin, request, _ = wire.read_request(records)
+        origin, request, _ = flower_records.read_request(records)
         self.judge(origin, request, answer)
         if isinstance(answer, Reply):
             assert self.worked == worked + 1
@@ -148,7 +148,7 @@ KINDS = {"Hello": HEAD_CASES, "Task": HEAD_CASES, "Origin": HEAD_CASES, "model":
 def test_malformed_requests(site, kind, examples):
     request = Hello(shared_settings(site.experiment)) if kind == "Hello" else site.task
     payloads = {} if kind == "Hello" else {site.helper.digest: site.blob}
-    whole = wire.write_request(site.origin, request, payloads)
+    whole = flower_records.write_request(site.origin, request, payloads)
     plausible = [
         0, 1, ME, 5, "helpers", "newcomers", "server", "train", "search", "evaluate", "warmup",
         "dance", "sure_total", 2**53 - 1, {"sure_right": 1e308},
@@ -171,7 +171,7 @@ def test_malformed_requests(site, kind, examples):
         if kind == "model":
             blob = damaged(site.blob, case)
             digest = digest_of(blob) if case[0][1] % 2 else site.helper.digest
-            return wire.write_request(site.origin, request, {digest: blob})
+            return flower_records.write_request(site.origin, request, {digest: blob})
         part = "origin" if kind == "Origin" else "message"
         level, edits = case
         if level == "records":
@@ -188,11 +188,11 @@ def test_settings_that_are_not_those_of_the_digest_are_refused(site):
     other = replace(site.experiment, seed=7)
     for settings, refused in ((shared_settings(site.experiment), False), ({"seed": 7}, True),
                               (shared_settings(other), True), ({}, False)):  # fmt: skip
-        records = wire.write_request(site.origin, Hello(settings), {})
+        records = flower_records.write_request(site.origin, Hello(settings), {})
         assert site.refused(records) == refused
 
 
 def test_a_task_that_is_refused_is_in_the_sites_own_log(site, caplog):
     payloads = {site.helper.digest: b"no model"}
-    assert site.refused(wire.write_request(site.origin, site.task, payloads))
+    assert site.refused(flower_records.write_request(site.origin, site.task, payloads))
     assert f"site {ME}, round 5: content {site.helper.digest[:12]} from the server" in caplog.text

@@ -17,15 +17,15 @@ from flwr.common.serde import recorddict_to_proto
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import strategies as st
 
+from client_app.answering import SiteWork
 from client_app.resident import caller as resident
 from client_app.resident import worker
 from client_app.resident.caller import NoWorker, Worker
-from client_app.resident.frames import _PREFIX, _SIZE, Letter, receive, send
-from client_app.work import SiteWork
-from fedapp.ground.errors import ProtocolError
-from fedapp.messages import wire
-from fedapp.messages.codec import decode_answer, decode_origin, decode_request, encode
-from fedapp.messages.protocol import Missing, Refusal
+from client_app.resident.frames import _PREFIX, _SIZE, Frame, receive, send
+from fedapp.core.errors import ProtocolError
+from fedapp.protocol import flower_records
+from fedapp.protocol.codec import decode_answer, decode_origin, decode_request, encode
+from fedapp.protocol.messages import Missing, Refusal
 from tests.security.mutations import BYTES, HEADS, JSON, counts, damaged, fuzz, twisted
 from tests.security.test_fuzz_site import Asked
 
@@ -57,7 +57,7 @@ def site(tmp_path_factory):
 
 @contextmanager
 def line():
-    """Yield two ends of a connection whose buffers hold every letter of these tests."""
+    """Yield two ends of a connection whose buffers hold every frame of these tests."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with left, right:
         for end in (left, right):
@@ -65,10 +65,10 @@ def line():
         yield left, right
 
 
-def written(letter):
-    """Return the bytes of a letter, its head and its blobs apart."""
-    head = json.dumps({"head": letter.head, "names": list(letter.blobs)}).encode()
-    return head, [_SIZE.pack(len(blob)) + blob for blob in letter.blobs.values()]
+def written(frame):
+    """Return the bytes of a frame, its head and its blobs apart."""
+    head = json.dumps({"head": frame.head, "names": list(frame.blobs)}).encode()
+    return head, [_SIZE.pack(len(blob)) + blob for blob in frame.blobs.values()]
 
 
 NOISE = st.tuples(st.just("any bytes"), st.binary(min_size=16, max_size=200))
@@ -85,12 +85,12 @@ CASES = st.one_of(
 )
 
 
-def spoilt(case, letter, plausible):
-    """Return the bytes of a letter after a case's damage."""
+def spoilt(case, frame, plausible):
+    """Return the bytes of a frame after a case's damage."""
     level, edits = case
     if level == "any bytes":
         return edits
-    head, blobs = written(letter)
+    head, blobs = written(frame)
     size, count = len(head), len(blobs)
     if level == "any head":
         head, size = edits, len(edits)
@@ -124,8 +124,8 @@ def test_letters_to_the_worker(site, kind, examples):
             "run_config": {"preset": str(site.root / f"{site.experiment.name}.yaml")}}  # fmt: skip
     heads = {"origin": encode(site.origin), "message": encode(site.task)}
     letters = {
-        "first": Letter({"key": KEY}),
-        "request": Letter(node, {**heads, site.helper.digest: site.blob}),
+        "first": Frame({"key": KEY}),
+        "request": Frame(node, {**heads, site.helper.digest: site.blob}),
     }
 
     def said(data):
@@ -142,7 +142,7 @@ def test_letters_to_the_worker(site, kind, examples):
         return found, goes_on
 
     def read(data):
-        """Return the letter that these bytes are."""
+        """Return the frame that these bytes are."""
         with line() as (left, right):
             left.sendall(data)
             return receive(right, soon())
@@ -167,13 +167,13 @@ def test_letters_to_the_worker(site, kind, examples):
         if isinstance(answer, Refusal):
             return True
         if kind == "request":
-            letter = read(data[len(whole("first")) :])
-            origin = decode_origin(letter.blobs["origin"])
-            site.judge(origin, decode_request(letter.blobs["message"]), answer)
+            frame = read(data[len(whole("first")) :])
+            origin = decode_origin(frame.blobs["origin"])
+            site.judge(origin, decode_request(frame.blobs["message"]), answer)
         return False
 
     assert len(said(whole("first") + whole("request"))[0]) == 2
-    fuzz(f"letter to the worker, {kind}", examples, CASES, build, refuses)
+    fuzz(f"frame to the worker, {kind}", examples, CASES, build, refuses)
 
 
 class Line:
@@ -198,9 +198,9 @@ def test_letters_from_the_worker(site, monkeypatch, kind, examples):
     node = Worker(Path("."), "1a", KEY, {}, 600.0, 1)
     blob = b"model" * 9
     missing = Missing(2, 5, (site.helper.digest,))
-    letter = {
-        "first": Letter({"stale": ""}),
-        "answer": Letter({}, {"message": encode(missing), "a" * 64: blob}),
+    frame = {
+        "first": Frame({"stale": ""}),
+        "answer": Frame({}, {"message": encode(missing), "a" * 64: blob}),
     }[kind]
     monkeypatch.setattr(resident, "_alone", lambda _: nullcontext())
 
@@ -222,18 +222,18 @@ def test_letters_from_the_worker(site, monkeypatch, kind, examples):
                 return True
         # What passes is an answer that Flower can carry; the server judges it as any other.
         decode_answer(message)
-        records = wire.pack_answer(message, contents)
+        records = flower_records.pack_answer(message, contents)
         assert isinstance(records, RecordDict)
         recorddict_to_proto(records).SerializeToString()
         return False
 
-    head, blobs = written(letter)
+    head, blobs = written(frame)
     assert not refuses(_PREFIX.pack(b"UMW1", len(head), len(blobs)) + head + b"".join(blobs))
     fuzz(
-        f"letter from the worker, {kind}",
+        f"frame from the worker, {kind}",
         examples,
         CASES,
-        lambda case: spoilt(case, letter, PLAUSIBLE),
+        lambda case: spoilt(case, frame, PLAUSIBLE),
         refuses,
     )
 
@@ -243,15 +243,15 @@ def test_a_name_that_flower_could_not_carry_is_refused():
         head = json.dumps({"head": {}, "names": names}).encode()
         with line() as (left, right):
             left.sendall(_PREFIX.pack(b"UMW1", len(head), 2) + head + bytes(16))
-            with pytest.raises(ProtocolError, match="head of a letter"):
+            with pytest.raises(ProtocolError, match="head of a frame"):
                 receive(right, soon())
 
 
 def test_a_letter_is_written_here_as_it_is_sent():
-    letter = Letter({"a": 1}, {"b": b"12", "c": b""})
-    head, blobs = written(letter)
+    frame = Frame({"a": 1}, {"b": b"12", "c": b""})
+    head, blobs = written(frame)
     with line() as (left, right):
-        send(left, letter, soon())
+        send(left, frame, soon())
         left.shutdown(socket.SHUT_WR)
         sent = b"".join(iter(lambda: right.recv(2**16), b""))
     assert sent == _PREFIX.pack(b"UMW1", len(head), 2) + head + b"".join(blobs)

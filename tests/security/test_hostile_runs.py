@@ -17,21 +17,21 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_app import node as site_node
-from client_app.resident.frames import Letter
-from client_app.work import SiteWork, answer
-from fedapp.experiment import presetfiles
-from fedapp.experiment.codehash import code_digest, code_hash
+from client_app.answering import SiteWork, answer
+from client_app.resident.frames import Frame
+from fedapp.core.errors import FedAppError, StoreError
+from fedapp.experiment import preset_files
+from fedapp.experiment.code_hash import code_digest, code_hash
 from fedapp.experiment.config import experiment_digest, load_run_config, settings_said
-from fedapp.experiment.signed import Word, fingerprint, settings_digest, sign
-from fedapp.ground.errors import FedAppError, StoreError
+from fedapp.experiment.signed_runs import Word, fingerprint, settings_digest, sign
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import Hello, Incoming, ModelRef, Origin, Refusal, Task
-from fedapp.site import house
+from fedapp.protocol.codec import decode_answer, encode
+from fedapp.protocol.messages import Hello, Incoming, ModelRef, Origin, Refusal, Task
+from fedapp.site import policy
 from fedapp.site.record import Record
 from fedapp.site.terms import TermError
-from tests.experiment.test_signed import KEY, OTHER, line
+from tests.experiment.test_signed_runs import KEY, OTHER, line
 from tests.flower.grids import preset
 from tests.own import experiment, three_sites
 
@@ -215,7 +215,9 @@ def site(tmp_path, images, monkeypatch):
         return real(*args)
 
     monkeypatch.setattr(site_node, "federation_of", opened)
-    monkeypatch.setattr(house, "datetime", SimpleNamespace(now=lambda: datetime(2026, 1, 1, 12, 0)))
+    monkeypatch.setattr(
+        policy, "datetime", SimpleNamespace(now=lambda: datetime(2026, 1, 1, 12, 0))
+    )
     node = {
         "site-name": "west", "data-path": str(images / "west"),
         "store-path": str(tmp_path / "store"), "site-folder": str(folder),
@@ -246,7 +248,7 @@ def site(tmp_path, images, monkeypatch):
         if by_worker:
             head = {"run_config": run_config, "node_config": node}
             blobs = {"origin": encode(origin), "message": encode(Hello())}
-            return SiteWork().answer(Letter(head, blobs))
+            return SiteWork().answer(Frame(head, blobs))
         if not (attacked.task or hasattr(attacked, "honest")):
             return answer(run_config, node, origin, Hello(), {})
         made.experiment = load_run_config(run_config)
@@ -319,20 +321,20 @@ def test_the_resident_worker_looks_at_nothing_before_the_terms_are_asked(
 ):
     """It notes which files a run reads; a run that is not allowed names none."""
     sealed(site, attacked)
-    monkeypatch.setattr("client_app.work.inputs_of", lambda *_: pytest.fail("looked"))
+    monkeypatch.setattr("client_app.answering.inputs_of", lambda *_: pytest.fail("looked"))
     before = set(sys.modules)
-    letter, may_live = site.ask(attacked, by_worker=True)
-    refusal = decode_answer(letter.blobs["message"])
+    frame, may_live = site.ask(attacked, by_worker=True)
+    refusal = decode_answer(frame.blobs["message"])
     assert isinstance(refusal, Refusal) and f"({attacked.term})" in refusal.reason
     assert refusal.lasting is (attacked.term != "hours") and not may_live
-    assert list(letter.blobs) == ["message"] and site.reads == 0
+    assert list(frame.blobs) == ["message"] and site.reads == 0
     assert not {name for name in set(sys.modules) - before if name.startswith(TRAP)}
     assert list(Record(site.folder).lines())[-1]["term"] == attacked.term
 
 
 def test_the_resident_worker_notes_the_files_of_a_run_that_is_allowed(site):
-    letter, may_live = site.ask(attack("honest", None, honest=True).values[0], by_worker=True)
-    reason = getattr(decode_answer(letter.blobs["message"]), "reason", "")
+    frame, may_live = site.ask(attack("honest", None, honest=True).values[0], by_worker=True)
+    reason = getattr(decode_answer(frame.blobs["message"]), "reason", "")
     assert "settings differ" in reason and not may_live  # the digest of settings here is no run's
 
 
@@ -367,7 +369,7 @@ def test_a_task_that_fails_is_in_the_record(site, monkeypatch):
 
 def test_a_preset_that_is_changed_between_question_and_use_changes_nothing(site, monkeypatch):
     """It is read once: what the terms judged is what is done."""
-    real, reads = presetfiles.Path.read_text, []
+    real, reads = preset_files.Path.read_text, []
 
     def swapped(path, *args, **kwargs):
         text = real(path, *args, **kwargs)
@@ -377,9 +379,9 @@ def test_a_preset_that_is_changed_between_question_and_use_changes_nothing(site,
                 return text.replace("name: um_pfssl", f"name: {TRAP}:Thing")
         return text
 
-    monkeypatch.setattr(presetfiles.Path, "read_text", swapped)
-    letter, _ = site.ask(attack("swapped", None, honest=True).values[0], by_worker=True)
-    reason = getattr(decode_answer(letter.blobs["message"]), "reason", "")
+    monkeypatch.setattr(preset_files.Path, "read_text", swapped)
+    frame, _ = site.ask(attack("swapped", None, honest=True).values[0], by_worker=True)
+    reason = getattr(decode_answer(frame.blobs["message"]), "reason", "")
     assert TRAP not in reason and len(reads) == 1
 
 
@@ -442,17 +444,17 @@ def test_terms_of_another_user_let_nothing_run(tmp_path):
     path = tmp_path / "site.yaml"
     path.write_text("rounds_at_most: 7\n")
     path.chmod(0o600)
-    assert house.House(tmp_path).terms.rounds_at_most == 7
+    assert policy.SitePolicy(tmp_path).terms.rounds_at_most == 7
     os.chown(path, 12345, -1)
     with pytest.raises(FedAppError, match="belongs to user 12345"):
-        house.House(tmp_path).terms  # noqa: B018
+        policy.SitePolicy(tmp_path).terms  # noqa: B018
 
 
 def test_a_site_folder_changes_no_number(site, monkeypatch):
     """The same bytes leave with terms and a record as without."""
     found = [site.ask(attack("honest", None, task=True).values[0])]
-    without = house.House(None, no_terms=True)
-    monkeypatch.setattr("client_app.work.house_of", lambda _: without)
+    without = policy.SitePolicy(None, no_terms=True)
+    monkeypatch.setattr("client_app.answering.policy_of", lambda _: without)
     found.append(site.ask(attack("honest", None, task=True).values[0]))
     assert found[0].payloads == found[1].payloads and found[0].payloads
     assert found[0].answer == found[1].answer

@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 
+from fedapp.core.errors import ConfigError, DataError, ImageError, StoreError, told
+from fedapp.core.progress import Progress
 from fedapp.data.folder import decode
 from fedapp.experiment.resume import open_run
-from fedapp.ground.errors import ConfigError, DataError, ImageError, StoreError, told
-from fedapp.ground.progress import Progress
-from fedapp.messages.ledger import COLUMNS, Ledger
-from fedapp.messages.store import ModelStore
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import COLUMNS, Ledger
 from fedapp.server.engine import Engine
 from fedapp.server.standings import POOLED
 from fedapp.site.federation import federation_of

@@ -9,12 +9,12 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app import refusals
-from client_app.resident.frames import Letter
-from client_app.work import SiteWork
+from client_app.answering import SiteWork
+from client_app.resident.frames import Frame
 from fedapp.data.own import Place
-from fedapp.messages import wire
-from fedapp.messages.codec import encode
-from fedapp.messages.protocol import Hello, Refusal
+from fedapp.protocol import flower_records
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import Hello, Refusal
 from fedapp.site import federation
 from tests.flower.grids import MemoryGrid, node, origin_of, preset, serve
 from tests.own import NAMES, agreed, experiment, text, three_sites
@@ -128,7 +128,9 @@ def damage(folder, what):
 
 def alone(config, run_config, wanted):
     """Ask a node whose message's process does the work itself; return the answer's records."""
-    message = Message(wire.write_request(origin_of(wanted), Hello(), {}), 7, "query.hello")
+    message = Message(
+        flower_records.write_request(origin_of(wanted), Hello(), {}), 7, "query.hello"
+    )
     return node(run_config, **config)(message).content
 
 
@@ -137,9 +139,9 @@ def by_worker(config, run_config, wanted):
     context = Context(1, 7, config, RecordDict(), run_config)
     head = {name: value for name, value in vars(context).items() if name != "state"}
     blobs = {"origin": encode(origin_of(wanted)), "message": encode(Hello())}
-    answer, _ = SiteWork().answer(Letter(head, blobs))
+    answer, _ = SiteWork().answer(Frame(head, blobs))
     assert answer.blobs.keys() == {"message"}
-    return wire.pack_answer(answer.blobs["message"], {})
+    return flower_records.pack_answer(answer.blobs["message"], {})
 
 
 @pytest.mark.parametrize("ask", [alone, by_worker])
@@ -149,7 +151,7 @@ def test_a_site_whose_data_are_wrong_says_where_to_itself_alone(sites, what, ask
     secret = damage(data / "north", what)
     with every_word() as words:
         records = ask(config("north"), run_config, wanted)
-    refusal = wire.read_answer(records).answer
+    refusal = flower_records.read_answer(records).answer
     assert isinstance(refusal, Refusal)
     assert "site 'north' cannot use its data" in refusal.reason
     assert not any(part in refusal.reason for part in {*NEVER, secret} - {"labels.csv"})
@@ -160,6 +162,6 @@ def test_a_disk_that_refuses_is_told_without_its_place(sites, tmp_path):
     wanted, _, run_config, config = sites
     (tmp_path / "stores").write_text("a file where the folder should be")
     with every_word() as words:
-        refusal = wire.read_answer(alone(config("north"), run_config, wanted)).answer
+        refusal = flower_records.read_answer(alone(config("north"), run_config, wanted)).answer
     assert isinstance(refusal, Refusal) and "cannot be" in refusal.reason
     assert str(tmp_path) not in refusal.reason and str(tmp_path) in "".join(words)

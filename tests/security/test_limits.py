@@ -11,14 +11,14 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from fedapp.ground.errors import MAX_QUOTED, ProtocolError
+from fedapp.core.errors import MAX_QUOTED, ProtocolError
 from fedapp.learn.params import from_bytes
-from fedapp.messages.codec import MAX_CONTAINERS, decode_answer
-from fedapp.messages.protocol import MODEL, Missing, ModelRef, ScoredRef
-from fedapp.messages.protocol import SCHEMA as SCHEMA_VERSION
 from fedapp.methods.base import Round
-from fedapp.methods.um_pfssl.helperlists import HelperLists
+from fedapp.methods.um_pfssl.helper_lists import HelperLists
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.protocol.codec import MAX_CONTAINERS, decode_answer
+from fedapp.protocol.messages import MODEL, Missing, ModelRef, ScoredRef
+from fedapp.protocol.messages import SCHEMA as SCHEMA_VERSION
 from fedapp.server.checks import check_reply
 from tests.server.test_checks import FACTS, HONEST, TASK, bins, ref
 

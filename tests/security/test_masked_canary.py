@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from fedapp.ground.settings import PrivacySettings
-from fedapp.messages.masks.context import SumContext
-from fedapp.messages.protocol import ModelRef, SumStep, Task
+from fedapp.core.settings import PrivacySettings
 from fedapp.privacy.accountant import Plan, Protection, epsilon_spent
 from fedapp.privacy.noise import honest, lost_allowed, share
-from fedapp.site.privacy import Releases
-from fedapp.site.protected import STEP, row_noise
+from fedapp.protocol.messages import ModelRef, SumStep, Task
+from fedapp.protocol.secure_aggregation.context import SumContext
+from fedapp.site.privacy_budget import Releases
+from fedapp.site.protected_sums import STEP, row_noise
 
 pytest.importorskip("dp_accounting")
 

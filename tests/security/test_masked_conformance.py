@@ -12,14 +12,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from fedapp.ground.errors import ProtocolError
-from fedapp.messages.masks.context import SumContext
-from fedapp.messages.masks.graph import quorum
-from fedapp.messages.masks.opening import by_receiver
-from fedapp.messages.masks.session import all_announced
-from fedapp.messages.masks.simulated import simulated_agreed, simulated_signer
-from fedapp.messages.protocol import ModelRef, SumStep, Task
-from fedapp.site.summing import Membership, Summing
+from fedapp.core.errors import ProtocolError
+from fedapp.protocol.messages import ModelRef, SumStep, Task
+from fedapp.protocol.secure_aggregation.context import SumContext
+from fedapp.protocol.secure_aggregation.neighbour_graph import quorum
+from fedapp.protocol.secure_aggregation.server_session import by_receiver
+from fedapp.protocol.secure_aggregation.simulated_keys import simulated_agreed, simulated_signer
+from fedapp.protocol.secure_aggregation.site_session import all_announced
+from fedapp.site.masked_sums import Membership, Summing
 from tests.security.masked_model import Announced, Cohort, Model, State
 
 SITES, LEAST = 4, 3

@@ -10,7 +10,7 @@ from tests.deployment import BIN
 from tests.faults.federation import SITES, by_fedapp, federation
 from tests.faults.runs import until
 from tests.flower.results import loopback
-from tests.server.test_summing import model, pool
+from tests.server.test_masked_sums import model, pool
 
 pytestmark = [
     pytest.mark.slow,

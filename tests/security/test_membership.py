@@ -3,15 +3,15 @@
 import pytest
 
 from client_app import identity
+from client_app.answering import answer
 from client_app.identity import simulated_here
 from client_app.node import house_of, open_site
 from client_app.refusals import refusal_of
-from client_app.work import answer
-from fedapp.experiment.codehash import code_hash
+from fedapp.core.errors import ConfigError, FedAppError
+from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import experiment_digest, load_run_config
-from fedapp.ground.errors import ConfigError, FedAppError
-from fedapp.messages.protocol import Hello, Origin, Refusal, SiteFacts
-from fedapp.site.members import SIGNING_KEY
+from fedapp.protocol.messages import Hello, Origin, Refusal, SiteFacts
+from fedapp.site.mask_identity import SIGNING_KEY
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.members import members_line
 

@@ -6,20 +6,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedapp.drivers.loopback import run_loopback
+from fedapp.core.settings import PrivacySettings, RoundSettings
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.settings import PrivacySettings, RoundSettings
-from fedapp.messages.masks.words import from_words, to_words
-from fedapp.messages.protocol import ModelRef, SumStep, Task
 from fedapp.methods._summed import ADDED, NOISE_SHARE, Added, Layout
 from fedapp.methods.closed_form import _server
 from fedapp.methods.closed_form._protected import SENSITIVITY
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.privacy.accountant import Plan, Protection
 from fedapp.privacy.noise import honest
-from fedapp.site import members
-from fedapp.site.privacy import Releases
-from fedapp.site.protected import STEP, noise_share, row_noise
+from fedapp.protocol.messages import ModelRef, SumStep, Task
+from fedapp.protocol.secure_aggregation.fixed_point import from_words, to_words
+from fedapp.simulation.loopback import run_loopback
+from fedapp.site import mask_identity
+from fedapp.site.privacy_budget import Releases
+from fedapp.site.protected_sums import STEP, noise_share, row_noise
 from tests.small import small
 
 pytest.importorskip("dp_accounting")
@@ -103,13 +103,13 @@ def experiment(**changes) -> Experiment:
 def test_a_run_solves_with_the_noise_that_its_sites_added(
     vouched, variance, tmp_path, monkeypatch
 ) -> None:
-    simulated = members.simulated
+    simulated = mask_identity.simulated
 
     def member(of, number):
         return replace(simulated(of, number), vouched=vouched[number])
 
     solves, seen = _server.classes_of, []
-    monkeypatch.setattr(members, "simulated", member)
+    monkeypatch.setattr(mask_identity, "simulated", member)
     monkeypatch.setattr(
         _server, "classes_of", lambda total, noise, *more: (
             seen.append(noise) or solves(total, noise, *more)

@@ -10,23 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.core.errors import DataError, FedAppError, ImageError, Withheld, told
+from fedapp.core.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.data.parts import Part
-from fedapp.ground.errors import DataError, FedAppError, ImageError, Withheld, told
-from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.learn.params import without as without_names
-from fedapp.messages.masks.words import bound, to_words
-from fedapp.messages.protocol import (
-    EVALUATE,
-    MEMORY_LOST,
-    ModelRef,
-    Refusal,
-    Reply,
-    SumStep,
-    Task,
-)
-from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging._noisy_training import noisy_steps
 from fedapp.methods.averaging.base import WARM_UP
 from fedapp.methods.averaging.fedavg import FedAvg
@@ -35,10 +24,21 @@ from fedapp.methods.closed_form._contents import COUNT, FILTERS, RELEASE, TOTALS
 from fedapp.methods.closed_form._protected import SENSITIVITY
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
+from fedapp.protocol.messages import (
+    EVALUATE,
+    MEMORY_LOST,
+    ModelRef,
+    Refusal,
+    Reply,
+    SumStep,
+    Task,
+)
+from fedapp.protocol.secure_aggregation.fixed_point import bound, to_words
+from fedapp.protocol.store import ModelStore
 from fedapp.site.federation import federation_of
-from fedapp.site.house import House
-from fedapp.site.private import SALT
-from fedapp.site.protected import pay, withheld, within
+from fedapp.site.policy import SitePolicy
+from fedapp.site.private_state import SALT
+from fedapp.site.protected_sums import pay, withheld, within
 from fedapp.site.site import SiteClient
 from fedapp.site.terms import Terms
 from tests.small import small
@@ -353,11 +353,11 @@ def test_where_data_cannot_be_read_a_protected_site_says_one_line(caplog):
 
 def test_a_small_count_decides_nothing_that_a_protected_run_shows(opened, tmp_path):
     """A part with four images of a class would not be there, and with five it would."""
-    house = House(tmp_path / "house")
-    house.__dict__["terms"] = Terms(least_count=10**6)
+    policy = SitePolicy(tmp_path / "house")
+    policy.__dict__["terms"] = Terms(least_count=10**6)
     data = opened(trained(), "one").data
-    assert not house.shown(data).counts["val"]
-    assert house.shown(data, protected=True) is data
+    assert not policy.shown(data).counts["val"]
+    assert policy.shown(data, protected=True) is data
 
 
 # --- what is called by a digest -------------------------------------------------------------------

@@ -6,15 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedapp.drivers.calls import Loopback
+from fedapp.core.errors import ProtocolError
+from fedapp.core.progress import Progress
+from fedapp.core.settings import DataSettings
 from fedapp.experiment.resume import open_run
-from fedapp.ground.errors import ProtocolError
-from fedapp.ground.progress import Progress
-from fedapp.ground.settings import DataSettings
 from fedapp.learn.params import digest_of
-from fedapp.messages import wire
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import (
+from fedapp.methods.um_pfssl.method import SEARCH, UmPfssl
+from fedapp.protocol import flower_records
+from fedapp.protocol.messages import (
     Incoming,
     ModelRef,
     Refusal,
@@ -22,10 +21,11 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.messages.store import ModelStore
-from fedapp.methods.um_pfssl.method import SEARCH, UmPfssl
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.checks import agreed
 from fedapp.server.engine import Engine
+from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
 from tests.own import agreed as data_of_their_own
 from tests.security.test_fuzz_server import Server
@@ -127,14 +127,17 @@ def server(tmp_path, monkeypatch):
 def test_through_the_strategy_too(server, changes):
     """`Server.phase` sees to it that the honest site's entry is its own upload."""
     reply = replace(server.reply, **changes)
-    assert server.phase(wire.write_answer(Incoming(reply, {reply.model: server.blobs[2]}))) == []
+    assert (
+        server.phase(flower_records.write_answer(Incoming(reply, {reply.model: server.blobs[2]})))
+        == []
+    )
     [reason] = [text for text in server.log if "skipped" in text][-1:]
     assert reason.startswith("site 0 skipped in round 5: the site refused: answered as site")
 
 
 def test_more_than_one_model_is_no_answer(server):
     payloads = {digest_of(blob): blob for blob in server.blobs[2:4]}
-    assert server.phase(wire.write_answer(Incoming(server.reply, payloads))) == []
+    assert server.phase(flower_records.write_answer(Incoming(server.reply, payloads))) == []
     assert "its new contents did not come along, or more than those came" in server.log[-1]
 
 

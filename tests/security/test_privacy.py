@@ -9,20 +9,20 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.drivers.calls import Loopback
+from fedapp.core.progress import Progress
 from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.resume import open_run
-from fedapp.ground.progress import Progress
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages import wire
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import Incoming, ModelRef, Reply, Task
-from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.privacy.noise import normal
+from fedapp.protocol import flower_records
+from fedapp.protocol.messages import Incoming, ModelRef, Reply, Task
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
+from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
-from fedapp.site.privacy import Releases, length, upload
+from fedapp.site.privacy_budget import Releases, length, upload
 from tests.flower.grids import origin_of
 from tests.small import small
 
@@ -110,7 +110,7 @@ def test_what_is_measured_is_what_is_sent_and_a_personal_model_stays_what_it_was
 
 
 def test_a_site_says_in_its_own_log_how_long_a_change_was_and_tells_nobody(tmp_path, caplog):
-    with caplog.at_level("INFO", "fedapp.site.privacy"):
+    with caplog.at_level("INFO", "fedapp.site.privacy_budget"):
         folder = run(tmp_path, "long", privacy__clip=1e6)
     said = [r for r in caplog.records if "change of length" in r.getMessage()]
     assert said and all(record.args[2] > 0 for record in said)
@@ -145,11 +145,15 @@ def exchange(monkeypatch):
     context = Context(1, 1, {}, RecordDict(), {})
 
     def go(mod, payloads, answer_payloads):
-        request = Message(wire.write_request(origin_of(small()), task, payloads), 7, "train.task")
+        request = Message(
+            flower_records.write_request(origin_of(small()), task, payloads), 7, "train.task"
+        )
         reply = Reply(0, 1, digest_of(new))
 
         def app(message, context):
-            return Message(wire.write_answer(Incoming(reply, answer_payloads)), reply_to=message)
+            return Message(
+                flower_records.write_answer(Incoming(reply, answer_payloads)), reply_to=message
+            )
 
         return mod(request, context, app)
 

@@ -9,21 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from fedapp.core.cache import Cache
+from fedapp.core.errors import ConfigError, StoreError, Withheld
+from fedapp.core.progress import Progress
+from fedapp.core.settings import DataSettings, PrivacySettings, RoundSettings, TrainSettings
 from fedapp.data.parts import Part
-from fedapp.drivers.calls import Loopback
-from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.resume import open_run
-from fedapp.ground.cache import Cache
-from fedapp.ground.errors import ConfigError, StoreError, Withheld
-from fedapp.ground.progress import Progress
-from fedapp.ground.settings import DataSettings, PrivacySettings, RoundSettings, TrainSettings
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, SumStep, Task
-from fedapp.messages.store import ModelStore
 from fedapp.methods._summed import Layout
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.closed_form._contents import COUNT, RELEASE, TOTALS
@@ -33,13 +28,18 @@ from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.models.card import CARD
 from fedapp.privacy.accountant import noise_multiplier
 from fedapp.privacy.noise import share
-from fedapp.results.site_report import site_page, view_of_model
+from fedapp.protocol.messages import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, SumStep, Task
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
+from fedapp.reports.site_report import site_page, view_of_model
 from fedapp.server.engine import Engine
+from fedapp.simulation.in_process import Loopback
+from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import federation_of, forget
-from fedapp.site.heads import Head
-from fedapp.site.house import House
-from fedapp.site.privacy import RELEASED
-from fedapp.site.protected import STEP, row_noise
+from fedapp.site.policy import SitePolicy
+from fedapp.site.privacy_budget import RELEASED
+from fedapp.site.protected_sums import STEP, row_noise
+from fedapp.site.rollback_guard import Head
 from fedapp.site.site import SiteClient
 from fedapp.tools.use.export import export
 from tests import arrays
@@ -168,7 +168,7 @@ def test_a_real_site_tells_no_evaluation_and_no_number_but_epsilon(site):
 def test_a_list_of_releases_that_is_gone_is_noticed(site, tmp_path):
     """The record of the site remembers what its store forgot: no second look by new noise."""
     client, task = site(closed()), site.task(RELEASE)
-    house, origin = House(tmp_path / "house", no_terms=True), Origin("run", "c" * 16, "0" * 64)
+    house, origin = SitePolicy(tmp_path / "house", no_terms=True), Origin("run", "c" * 16, "0" * 64)
     house.folder.mkdir()
     house.before(task, client, origin)
     incoming = client.handle(task, {})

@@ -9,13 +9,13 @@ from dataclasses import fields, replace
 
 import pytest
 
-from fedapp.ground.settings import TrainSettings
+from fedapp.core.settings import TrainSettings
 from fedapp.learn.params import to_bytes
-from fedapp.messages.codec import encode
-from fedapp.messages.protocol import Announcement, Confirmation, ModelRef, Sealed, SumStep, Task
 from fedapp.methods.averaging._noisy_training import noisy_steps
 from fedapp.methods.closed_form._contents import RELEASE
-from fedapp.site.protected import pay
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import Announcement, Confirmation, ModelRef, Sealed, SumStep, Task
+from fedapp.site.protected_sums import pay
 from tests.security.test_one_image import asked, assert_one_look, closed, opened, question, trained
 
 assert opened  # a fixture

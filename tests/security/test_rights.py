@@ -8,14 +8,14 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from client_app.work import answer
-from fedapp.drivers import flower_local
+from client_app.answering import answer
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import StoreError
 from fedapp.experiment.resume import open_run
-from fedapp.experiment.runfolder import folder_of
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import StoreError
-from fedapp.messages.protocol import Hello
-from fedapp.site.privacy import Releases
+from fedapp.experiment.run_folder import folder_of
+from fedapp.protocol.messages import Hello
+from fedapp.simulation import flower_local
+from fedapp.site.privacy_budget import Releases
 from fedapp.tools.deploy import compose_local
 from tests.flower.grids import origin_of, preset
 from tests.small import small

@@ -19,13 +19,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fedapp.core.settings import PrivacySettings, RoundSettings
 from fedapp.data.parts import Part
-from fedapp.ground.settings import PrivacySettings, RoundSettings
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import to_bytes
 from fedapp.privacy.accountant import Protection
-from fedapp.site.privacy import Releases
-from fedapp.site.protected import pay
+from fedapp.site.privacy_budget import Releases
+from fedapp.site.protected_sums import pay
 from tests.security.test_masked_canary import least_epsilon
 from tests.security.test_one_image import opened, question, trained
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 import pytest
 from pydantic_core import to_json
 
-from fedapp.experiment.runfolder import CHANGES, CHECKPOINT, RunFolder
-from fedapp.ground.disk import refused
-from fedapp.ground.errors import RunError, StoreError
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import SiteFacts
-from fedapp.messages.store import ModelStore
+from fedapp.core.disk import refused
+from fedapp.core.errors import RunError, StoreError
+from fedapp.experiment.run_folder import CHANGES, CHECKPOINT, RunFolder
 from fedapp.methods.base import MethodState
+from fedapp.protocol.messages import SiteFacts
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.checkpoint import Checkpoint, changed
 from fedapp.server.pool import ModelPool
-from fedapp.server.runstate import RunState
+from fedapp.server.run_state import RunState
 from fedapp.server.standings import Standing, Standings
 
 SITES = 50
@@ -147,7 +147,7 @@ def test_a_full_disk_keeps_what_was_saved_before(run, monkeypatch):
     def full(path, data):
         raise refused(path, OSError(errno.ENOSPC, "No space left on device"))
 
-    monkeypatch.setattr("fedapp.experiment.runfolder.append_durable", full)
+    monkeypatch.setattr("fedapp.experiment.run_folder.append_durable", full)
     with pytest.raises(StoreError, match=r"changes\.jsonl.*No space left"):
         run.round(2)
     assert run.loaded() == before

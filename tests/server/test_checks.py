@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedapp.ground.errors import ProtocolError, RunError
-from fedapp.ground.settings import DataSettings
+from fedapp.core.errors import ProtocolError, RunError
+from fedapp.core.settings import DataSettings
 from fedapp.learn.metrics import BINS, evaluation
-from fedapp.messages.protocol import (
+from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.protocol.messages import (
     MODEL,
     ModelRef,
     PartSent,
@@ -18,7 +19,6 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.server.checks import agreed, check_reply, check_same_sites, joinable, kind_of
 from fedapp.server.standings import Standing, Standings
 

@@ -11,15 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedapp.drivers.calls import Loopback, carried
+from fedapp.core.disk import refused, write_atomic
+from fedapp.core.errors import RunError, StoreError
+from fedapp.core.progress import Progress
 from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.resume import open_run
-from fedapp.ground.disk import refused, write_atomic
-from fedapp.ground.errors import RunError, StoreError
-from fedapp.ground.progress import Progress
 from fedapp.learn.params import digest_of
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import (
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.protocol.messages import (
     Incoming,
     Missing,
     ModelRef,
@@ -27,9 +26,10 @@ from fedapp.messages.protocol import (
     ScoredRef,
     SiteFacts,
 )
-from fedapp.messages.store import ModelStore
-from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
+from fedapp.simulation.in_process import Loopback, carried
 from fedapp.site.federation import federation_of
 from tests.small import small
 
@@ -304,7 +304,7 @@ def test_a_huge_upload_is_left_out_of_the_average_named_and_ends_nothing(run, ca
 def test_where_most_answer_nan_the_newest_uploads_are_named_not_who_answered(run, monkeypatch):
     """As it was when nobody was left out; site 2 itself does its task, and honest sites cannot."""
     for name in ("MAX_WEIGHTS_CHANGE", "MAX_STATISTICS_CHANGE"):
-        monkeypatch.setattr(f"fedapp.server.roundpool.{name}", math.inf)
+        monkeypatch.setattr(f"fedapp.server.round_pool.{name}", math.inf)
 
     def mean(task, incoming):
         if task.site == 2 and task.round == 1:
@@ -344,7 +344,7 @@ def test_a_full_disk_ends_the_run_with_its_name_and_loses_nothing(run, monkeypat
             raise refused(path, OSError(errno.ENOSPC, "No space left on device"))
         real(path, data, durable=durable)
 
-    monkeypatch.setattr("fedapp.experiment.runfolder.write_atomic", full)
+    monkeypatch.setattr("fedapp.experiment.run_folder.write_atomic", full)
     with pytest.raises(
         StoreError, match=r"checkpoint.json.*No space left.*resume=true runtime.run_name=full"
     ):

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import fedapp
-from fedapp.ground.errors import ProtocolError, RunError
-from fedapp.ground.settings import DataSettings
+from fedapp.core.errors import ProtocolError, RunError
+from fedapp.core.settings import DataSettings
 from fedapp.learn.metrics import evaluation
-from fedapp.messages.protocol import MODEL, ModelRef, Reply, SiteFacts, Task
+from fedapp.protocol.messages import MODEL, ModelRef, Reply, SiteFacts, Task
 from fedapp.server.checks import agreed, check_reply, unfit
 from fedapp.server.standings import Standing, Standings
-from tests.server.test_summing import model
+from tests.server.test_masked_sums import model
 
 NAMES = ("effusion", "mass")
 FACTS = SiteFacts(0, (1, 8, 8), NAMES, 3, 0, 0, 3, "0" * 64, name="east")

@@ -1,6 +1,6 @@
 """A round's row of sites.jsonl, by hand."""
 
-from fedapp.messages.protocol import Evaluation, ModelRef, PseudoLabels, Reply, ScoredRef
+from fedapp.protocol.messages import Evaluation, ModelRef, PseudoLabels, Reply, ScoredRef
 from fedapp.server.history import sites_row
 
 

@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from fedapp.drivers.calls import Loopback
+from fedapp.core.errors import RunError
+from fedapp.core.progress import Progress
 from fedapp.experiment.resume import open_run
-from fedapp.ground.errors import RunError
-from fedapp.ground.progress import Progress
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import Incoming, Refusal
-from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.averaging.lg_fedavg import LgFedAvg
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.protocol.messages import Incoming, Refusal
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
 from fedapp.server.phases import NOT_HERE
+from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
 from tests.flower.results import results, rows
 from tests.methods.conformance import Deal, named, toy

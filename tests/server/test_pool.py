@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedapp.ground.errors import ProtocolError, StoreError
-from fedapp.ground.settings import TransportSettings
+from fedapp.core.errors import ProtocolError, StoreError
+from fedapp.core.settings import TransportSettings
 from fedapp.learn.params import Schema, digest_of, to_bytes
-from fedapp.learn.parsed import PARSED
-from fedapp.messages.poolkey import make_key, read_key
-from fedapp.messages.protocol import INITIAL_SITE, MODEL, ModelRef
-from fedapp.messages.store import ModelStore
+from fedapp.learn.parsed_models import PARSED
+from fedapp.protocol.messages import INITIAL_SITE, MODEL, ModelRef
+from fedapp.protocol.pool_key import make_key, read_key
+from fedapp.protocol.store import ModelStore
 from fedapp.server.pool import ModelPool, UpdateRecord
 
 SITES = (0, 1, 2)

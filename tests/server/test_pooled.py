@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedapp.messages.protocol import Evaluation, Reply, SiteFacts
+from fedapp.protocol.messages import Evaluation, Reply, SiteFacts
 from fedapp.server.standings import Standing, Standings
 
 

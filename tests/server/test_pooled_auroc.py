@@ -8,18 +8,18 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import fedapp
-from fedapp.drivers.loopback import run_loopback
-from fedapp.evaluation.ranked import EDGES, score_counts
-from fedapp.ground.errors import ProtocolError
-from fedapp.messages.codec import decode_answer, encode
-from fedapp.messages.protocol import MODEL, Evaluation, Scored
+from fedapp.core.errors import ProtocolError
+from fedapp.evaluation.ranking_metrics import EDGES, score_counts
 from fedapp.methods.base import SiteContext
-from fedapp.results.report import run_page
-from fedapp.results.run_record import read_run
+from fedapp.protocol.codec import decode_answer, encode
+from fedapp.protocol.messages import MODEL, Evaluation, Scored
+from fedapp.reports.report import run_page
+from fedapp.reports.run_record import read_run
 from fedapp.server.checks import check_reply
+from fedapp.simulation.loopback import run_loopback
 from tests.api.test_findings import NAMES, site
 from tests.server.test_checks import FACTS, HONEST, TASK, TEST
-from tests.server.test_summing import experiment, rows
+from tests.server.test_masked_sums import experiment, rows
 
 ON = {"rounds.pooled_auroc": True}
 MANY = {"data.subset": 1600, "rounds.num_rounds": 1}

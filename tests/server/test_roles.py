@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from fedapp.core.errors import ProtocolError, RunError
 from fedapp.experiment.resume import open_run
-from fedapp.ground.errors import ProtocolError, RunError
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.protocol import (
+from fedapp.methods.averaging.local_only import LocalOnly
+from fedapp.protocol.messages import (
     MODEL,
     SERVER_SITE,
     Incoming,
@@ -24,8 +25,7 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.messages.store import ModelStore
-from fedapp.methods.averaging.local_only import LocalOnly
+from fedapp.protocol.store import ModelStore
 from fedapp.server.engine import Engine
 from tests.small import small
 
@@ -50,7 +50,7 @@ class TwoRoles(LocalOnly):
 def served(tmp_path):
     """Return a server of one site before its first round."""
 
-    def go(carrier=None, learner=None, **changes):
+    def go(carrier=None, local_site=None, **changes):
         experiment = small(
             runtime__out=str(tmp_path), split__num_clients=1, model__width=1, method=TwoRoles(),
             **changes,
@@ -58,7 +58,7 @@ def served(tmp_path):
         folder = open_run(experiment)
         quiet = SimpleNamespace(note=lambda text: None, phase=lambda *counts: None)
         store = ModelStore(folder.pool_root)
-        engine = Engine(experiment, carrier, folder, store, quiet, learner=learner)
+        engine = Engine(experiment, carrier, folder, store, quiet, local_site=local_site)
         engine.prepare([FACTS])
         return engine
 
@@ -137,7 +137,7 @@ def test_a_part_belongs_to_the_content_it_names_and_not_to_whatever_came_along(s
     assert engine.pool.latest(0, "means").digest == whole
 
 
-class Learner:
+class LocalServerSite:
     """The server's own site, which takes half a second for what it does."""
 
     def __init__(self, **changes):
@@ -154,7 +154,7 @@ class Learner:
 def test_where_the_pool_lost_what_the_server_learns_from_the_run_ends(served):
     """Silence would leave the server out of the average, and nobody told."""
 
-    class Lacking(Learner):
+    class Lacking(LocalServerSite):
         def handle(self, task, payloads):
             return Incoming(Missing(SERVER_SITE, task.round, (task.own.digest,)))
 
@@ -174,7 +174,7 @@ class Patient:
 
 def test_what_the_server_trains_takes_nothing_of_the_sites_time(served):
     carrier = Patient()
-    engine = served(carrier, Learner(), rounds__deadline_s=0.6)
+    engine = served(carrier, LocalServerSite(), rounds__deadline_s=0.6)
     pool = engine.pool
     tasks = [Task(site, 1, "train", pool.latest(site)) for site in (SERVER_SITE, 0)]
     engine.phases.run(tasks, {})
@@ -188,4 +188,4 @@ def test_what_the_server_trains_takes_nothing_of_the_sites_time(served):
 ])  # fmt: skip
 def test_the_servers_own_images_are_of_the_sites_split(served, changes, says):
     with pytest.raises(RunError, match=f"the server's own images: their {says}.* give the server"):
-        served(learner=Learner(**changes))
+        served(local_site=LocalServerSite(**changes))

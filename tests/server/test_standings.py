@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedapp.messages.protocol import Evaluation, Reply, SiteFacts
-from fedapp.server.fall import fallen
+from fedapp.protocol.messages import Evaluation, Reply, SiteFacts
+from fedapp.server.accuracy_drop import fallen
 from fedapp.server.standings import Standing, Standings
 
 

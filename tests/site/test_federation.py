@@ -6,18 +6,18 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from fedapp.core.errors import ConfigError
+from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.parts import BAGS, Bags
-from fedapp.drivers.loopback import run_loopback
 from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.experiment import Experiment
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import DataSettings, SplitSettings
 from fedapp.learn.networks.mlp import MLPSettings
-from fedapp.messages.protocol import SERVER_SITE, Task
-from fedapp.messages.store import ModelStore
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.base import Method, SiteContext, SiteReport
+from fedapp.protocol.messages import SERVER_SITE, Task
+from fedapp.protocol.store import ModelStore
+from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import federation_of
 from tests.small import SMALL, small
 

@@ -10,8 +10,8 @@ from multiprocessing import get_context
 
 import pytest
 
-from fedapp.ground import disk
-from fedapp.ground.errors import ConfigError, StoreError
+from fedapp.core import disk
+from fedapp.core.errors import ConfigError, StoreError
 from fedapp.site.record import FIRST, Record, RecordError
 from tests.faults.disk import Disk, may_mount
 

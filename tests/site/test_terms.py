@@ -10,15 +10,15 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from fedapp.core.errors import ConfigError
 from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import load_experiment, settings_said
-from fedapp.experiment.presetfiles import CONF, method_presets
-from fedapp.ground.errors import ConfigError
+from fedapp.experiment.preset_files import CONF, method_presets
 from fedapp.learn.networks import build_model
-from fedapp.messages.protocol import MASKED, ModelRef, Origin, SumStep, Task
 from fedapp.methods.base import schemas
-from fedapp.site.house import House
+from fedapp.protocol.messages import MASKED, ModelRef, Origin, SumStep, Task
+from fedapp.site.policy import SitePolicy
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
 from fedapp.tools.node.terms import sentences
 
@@ -200,7 +200,7 @@ def test_what_timm_would_fetch_or_open_is_no_name_of_a_network(name):
 
 @pytest.fixture
 def in_masked_run(tmp_path):
-    """Ask a house about a task of a masked run whose contents have these roles."""
+    """Ask a policy about a task of a masked run whose contents have these roles."""
 
     def ask(roles, labels=(0,) * 9, members=3, **terms):
         path = tmp_path / "site.yaml"
@@ -220,7 +220,9 @@ def in_masked_run(tmp_path):
             ModelRef(0, 0, "0" * 64),
             sum=SumStep(0, "add", members=tuple(range(members))),
         )
-        House(tmp_path).before(task, site, Origin("run", "c" * 16, "0" * 64, identity="d" * 64))
+        SitePolicy(tmp_path).before(
+            task, site, Origin("run", "c" * 16, "0" * 64, identity="d" * 64)
+        )
 
     return ask
 
@@ -433,20 +435,20 @@ NO_FILE = {
 
 @pytest.mark.parametrize("how", NO_FILE)
 def test_a_site_without_a_readable_file_of_that_name_allows_nothing(tmp_path, how):
-    """Each door asks `House.terms`: the node's start, every request, the gate."""
+    """Each door asks `SitePolicy.terms`: the node's start, every request, the gate."""
     path = tmp_path / "own/site.yaml"
     path.parent.mkdir()
     NO_FILE[how](path)
     with pytest.raises(ConfigError) as found:
-        House(path.parent).terms  # noqa: B018
+        SitePolicy(path.parent).terms  # noqa: B018
     assert "site.y" in str(found.value).lower() and "\n" not in str(found.value)
     if how in ("no file", "no folder", "an empty file"):
         assert "no-terms" in str(found.value)
     if how == "no file":
-        assert House(path.parent, no_terms=True).terms == Terms()
+        assert SitePolicy(path.parent, no_terms=True).terms == Terms()
     else:  # it is not said lightly either
         with pytest.raises(ConfigError):
-            House(path.parent, no_terms=True).terms  # noqa: B018
+            SitePolicy(path.parent, no_terms=True).terms  # noqa: B018
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -455,16 +457,16 @@ def test_a_file_that_the_node_may_not_read_allows_nothing(tmp_path):
     path.write_text("methods: [fedavg]")
     path.chmod(0)
     with pytest.raises(ConfigError, match="cannot be read"):
-        House(tmp_path).terms  # noqa: B018
+        SitePolicy(tmp_path).terms  # noqa: B018
 
 
 def test_terms_and_the_word_that_there_are_none_contradict_each_other(tmp_path):
     path = tmp_path / "site.yaml"
     path.write_text("methods: [fedavg]")
     path.chmod(0o600)
-    assert House(tmp_path).terms.methods == ["fedavg"]
+    assert SitePolicy(tmp_path).terms.methods == ["fedavg"]
     with pytest.raises(ConfigError, match="no-terms was said"):
-        House(tmp_path, no_terms=True).terms  # noqa: B018
+        SitePolicy(tmp_path, no_terms=True).terms  # noqa: B018
 
 
 @pytest.mark.parametrize(("column", "kept"), [
@@ -479,7 +481,7 @@ def test_small_counts_of_findings_are_withheld_too(tmp_path, column, kept):
     labels = torch.tensor([[1] * 5 + [0] * 5, column]).T
     parts = {"val": Part(labels, labels[:, :1]), "test": Part(labels, labels)}
     data = SimpleNamespace(parts=parts, patients={}, with_parts=lambda **changed: changed)
-    shown = House(tmp_path).shown(data)
+    shown = SitePolicy(tmp_path).shown(data)
     assert shown is data if kept else [*shown] == ["test"] and not len(shown["test"].labels)
 
 
@@ -494,7 +496,7 @@ def test_least_count_counts_patients_and_not_their_images(tmp_path, patients, ke
     part = Part(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.tensor([0] * 5 + [1] * 5))
     parts = {"labelled": part, "unlabelled": Part(part.inputs[:0]), "val": part, "test": part}
     data = SiteData(0, parts, 2, (0.5,), (0.25,), None, patients={"test": torch.tensor(patients)})
-    shown = House(tmp_path).shown(data)
+    shown = SitePolicy(tmp_path).shown(data)
     assert len(shown.test) == (10 if kept else 0) and len(shown.val) == 10
     if not kept:
         assert shown.test_groups is None  # nobody is left whose images they would be

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedapp.ground.errors import RunError
+from fedapp.core.errors import RunError
 from fedapp.tools.flower_compat import PULL_A_MESSAGE, SEAMS
 
 

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 import fedapp
 from fedapp import cli
+from fedapp.core.errors import ConfigError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError
 from fedapp.tools.demo import demo
 
 
@@ -18,7 +18,7 @@ def invoked(*words):
 
 
 def test_a_seed_as_an_option_is_the_setting(monkeypatch):
-    from fedapp.drivers import loopback
+    from fedapp.simulation import loopback
 
     asked = []
     monkeypatch.setattr(

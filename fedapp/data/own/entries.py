@@ -18,10 +18,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from fedapp.core.errors import ImageError, one_line
 from fedapp.data.folder import KINDS, SPLITS
 from fedapp.data.inputs import UNKNOWN
 from fedapp.data.split.groups import patient_in
-from fedapp.ground.errors import ImageError, one_line
 
 IMAGE = f"an image as {KINDS}"
 PATIENT, GROUP = "patient", "group"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fedapp.core.settings import DataSettings
 from fedapp.data.folder import KINDS, composed, is_image, passed_over
 from fedapp.data.own.entries import (
     IMAGE,
@@ -25,7 +26,6 @@ from fedapp.data.own.entries import (
 )
 from fedapp.data.own.table import list_table
 from fedapp.data.own.vectors import NAMES, list_vectors, vectors_file
-from fedapp.ground.settings import DataSettings
 
 TABLE = "labels.csv"
 LABELLED, UNLABELLED = "labelled", "unlabelled"

@@ -7,17 +7,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedapp.core.errors import ConfigError, DataError, ImageError
+from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.folder import decode_into
 from fedapp.data.memory_map import allocated, gathered
-from fedapp.data.own.deal import TEST, TRAIN, VAL, deal, group_of
 from fedapp.data.own.entries import Fault, Kind, Listing, OwnDataError
 from fedapp.data.own.listing import list_agreed
+from fedapp.data.own.train_test_split import TEST, TRAIN, VAL, deal, group_of
 from fedapp.data.parts import BAGS, LABELLED, UNLABELLED, Bags, Part
 from fedapp.data.sites import SiteData
 from fedapp.data.split.groups import content_of, numbers_of
 from fedapp.data.window import DepthError
-from fedapp.ground.errors import ConfigError, DataError, ImageError
-from fedapp.ground.settings import DataSettings, SplitSettings
 
 _PARTS = {
     LABELLED: (TRAIN, "label"),

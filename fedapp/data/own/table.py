@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from fedapp.core.names import of_cell
 from fedapp.data.bags import too_little
 from fedapp.data.folder import SUFFIXES, composed, is_image
 from fedapp.data.inputs import UNKNOWN
@@ -38,7 +39,6 @@ from fedapp.data.own.entries import (
     part_of,
     settled,
 )
-from fedapp.ground.names import of_cell
 
 Columns = Callable[[str, Sequence[str]], Sequence[str] | Fault]
 """Where the first line stands and its fields -> the columns' names, or what is wrong with them."""

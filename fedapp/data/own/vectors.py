@@ -17,6 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.core.errors import DataError
+from fedapp.core.optional_dependencies import NotInstalled, needs
+from fedapp.core.untrusted_files import ForeignError, PickledError, arrays_of, check_unpacked
 from fedapp.data.folder import composed
 from fedapp.data.own.entries import (
     PATIENT,
@@ -31,9 +34,6 @@ from fedapp.data.own.entries import (
     part_of,
     settled,
 )
-from fedapp.ground.errors import DataError
-from fedapp.ground.extras import NotInstalled, needs
-from fedapp.ground.foreign import ForeignError, PickledError, arrays_of, check_unpacked
 
 TEXTS = ("label", "split", PATIENT, "encoder")
 """What may stand beside id and vector."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.core import rng
+from fedapp.core.errors import DataError
+from fedapp.core.settings import BAGS, SplitSettings
 from fedapp.data.bags import fitted, in_words, proportions_of
 from fedapp.data.split.shares import apportion, by_owner, dirichlet
-from fedapp.ground import rng
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import BAGS, SplitSettings
-from fedapp.messages.protocol import SERVER_SITE
+from fedapp.protocol.messages import SERVER_SITE
 
 BAG_ALPHA = 1.0
 """Of the Dirichlet draws by which a class is dealt to a site's bags: every division as likely."""

@@ -22,11 +22,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.core import rng
+from fedapp.core.errors import DataError
+from fedapp.core.settings import FEW_LABELS, SplitSettings
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.data.split.shares import apportion, by_owner, dirichlet
-from fedapp.ground import rng
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import FEW_LABELS, SplitSettings
 
 Indices = NDArray[np.int64]
 

@@ -18,11 +18,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from fedapp.core.errors import DataError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.inputs import UNKNOWN
 from fedapp.data.sites import SiteData
 from fedapp.data.split.manifest import Manifest, labels_digest
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import SplitSettings
 
 Numbers = NDArray[np.int64]
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
 
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.settings import SplitSettings
 from fedapp.data.split.bags import Bagged
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import ConfigError, DataError
-from fedapp.ground.settings import SplitSettings
-from fedapp.messages.protocol import SERVER_SITE
+from fedapp.protocol.messages import SERVER_SITE
 
 TRAIN, VAL, TEST = 0, 1, 2
 """Values of `Manifest.split`."""

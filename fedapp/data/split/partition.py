@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedapp.core import rng
+from fedapp.core.errors import DataError
+from fedapp.core.settings import LABELS, SplitSettings
 from fedapp.data.inputs import UNKNOWN
 from fedapp.data.split.bags import put_into_bags
 from fedapp.data.split.exact import deal_exactly
 from fedapp.data.split.groups import dealt_by_patient
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
 from fedapp.data.split.shares import apportion, by_owner, dirichlet
-from fedapp.ground import rng
-from fedapp.ground.errors import DataError
-from fedapp.ground.settings import LABELS, SplitSettings
-from fedapp.messages.protocol import SERVER_SITE
+from fedapp.protocol.messages import SERVER_SITE
 
 
 def partition(

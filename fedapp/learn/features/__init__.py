@@ -1,7 +1,7 @@
 """Fixed features by name: `fedapp/learn/features/<name>.py` holds one and offers `FEATURES`."""
 
-from fedapp.ground.errors import ConfigError, nearest
-from fedapp.ground.functions import class_offered, modules_in
+from fedapp.core.errors import ConfigError, nearest
+from fedapp.core.plugins import class_offered, modules_in
 from fedapp.learn.features.base import FeatureMap, LearnedFeatures
 from fedapp.learn.networks.base import Network
 

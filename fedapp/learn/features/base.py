@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedapp.ground.rng import torch_stream
+from fedapp.core.rng import torch_stream
 from fedapp.learn.features._images import image_misfit
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 from fedapp.learn.features.base import (
     BELOW_ONE,
     MOST_NUMBERS,

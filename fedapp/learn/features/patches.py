@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedapp.ground.rng import torch_stream
+from fedapp.core.rng import torch_stream
 from fedapp.learn.features._images import WorkingSize
 from fedapp.learn.features.base import BELOW_ONE, LEAST_NORM, LearnedFeatures, shortened
 from fedapp.learn.networks.base import Network

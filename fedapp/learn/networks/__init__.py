@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import torch
 
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.functions import advice, class_offered, modules_in
-from fedapp.ground.rng import seeded
+from fedapp.core.errors import ConfigError
+from fedapp.core.plugins import advice, class_offered, modules_in
+from fedapp.core.rng import seeded
 from fedapp.learn.networks._own import check_contract, own_class
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Params

@@ -6,9 +6,9 @@ from typing import get_type_hints
 import torch
 from torch import Tensor, nn
 
-from fedapp.ground.errors import ConfigError, nearest, one_line
-from fedapp.ground.extras import needs
-from fedapp.ground.functions import function_of, names_function
+from fedapp.core.errors import ConfigError, nearest, one_line
+from fedapp.core.optional_dependencies import needs
+from fedapp.core.plugins import function_of, names_function
 from fedapp.learn.networks import is_timm_name
 from fedapp.learn.networks._weights import TIMM, load_body, read_weights
 

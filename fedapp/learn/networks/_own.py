@@ -17,9 +17,9 @@ from pydantic import PydanticUserError
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.errors import ConfigError, one_line
-from fedapp.ground.functions import function_of
-from fedapp.ground.settings import CLOSED
+from fedapp.core.errors import ConfigError, one_line
+from fedapp.core.plugins import function_of
+from fedapp.core.settings import CLOSED
 from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
 _FORM = (

@@ -16,10 +16,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.errors import ConfigError, one_line
-from fedapp.ground.extras import needs
-from fedapp.ground.foreign import ForeignError, header_of, json_of
-from fedapp.ground.settings import CLOSED
+from fedapp.core.errors import ConfigError, one_line
+from fedapp.core.optional_dependencies import needs
+from fedapp.core.settings import CLOSED
+from fedapp.core.untrusted_files import ForeignError, header_of, json_of
 from fedapp.learn.params import Params
 
 TIMM = "timm:"

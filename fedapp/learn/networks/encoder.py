@@ -15,7 +15,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.settings import CLOSED, Rate
+from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.frozen_answers import Recalled
 from fedapp.learn.networks._body import read_body, trained_modules, width
 from fedapp.learn.networks._weights import Record, read_record, record_beside

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.settings import CLOSED, Rate
+from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.networks.base import (
     Draw,
     Features,

@@ -12,8 +12,8 @@ from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.errors import Contradiction
-from fedapp.ground.settings import CLOSED, Rate
+from fedapp.core.errors import Contradiction
+from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
 
 MAX_UNITS = 65_536

@@ -11,8 +11,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.errors import Contradiction
-from fedapp.ground.settings import CLOSED, Rate
+from fedapp.core.errors import Contradiction
+from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.networks._weights import load_body, read_weights
 from fedapp.learn.networks.base import Features, Network, NetworkSettings
 

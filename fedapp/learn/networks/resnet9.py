@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.settings import CLOSED, Rate
+from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
 
 Norm = Literal["batch", "group", "none"]

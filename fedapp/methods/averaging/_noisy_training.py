@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from fedapp.core.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.data.parts import LABELLED
-from fedapp.ground.settings import PrivacySettings, RoundSettings, TrainSettings
-from fedapp.messages.codec import encode
-from fedapp.messages.protocol import EVALUATE, MODEL, Task
 from fedapp.methods.averaging.base import WARM_UP, budget, budget_of
 from fedapp.methods.base import ImageLevel, SiteContext, SiteReport
 from fedapp.privacy.accountant import Plan
 from fedapp.privacy.dp_sgd import NoisySteps
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import EVALUATE, MODEL, Task
 
 
 class NoisyTraining(ImageLevel):

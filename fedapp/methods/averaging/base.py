@@ -21,10 +21,8 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.aggregation.base import Rule
 from fedapp.aggregation.server_optimizers import FedAdam, FedAvgM
-from fedapp.data.augment import STRONG_VIEWS, weak
-from fedapp.data.sites import SiteData
-from fedapp.ground.errors import Incompatibility
-from fedapp.ground.settings import (
+from fedapp.core.errors import Incompatibility
+from fedapp.core.settings import (
     CLOSED,
     Count,
     Positive,
@@ -32,13 +30,17 @@ from fedapp.ground.settings import (
     Share,
     TrainSettings,
 )
-from fedapp.learn.limits import Penalty
+from fedapp.data.augment import STRONG_VIEWS, weak
+from fedapp.data.sites import SiteData
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, fixmatch, supervised
 from fedapp.learn.predictors import Predictor
+from fedapp.learn.regularisation import Penalty
 from fedapp.learn.steps import Step, View
 from fedapp.learn.training import descend
-from fedapp.messages.protocol import (
+from fedapp.methods.base import Method, MethodState, Phases, Round, SiteContext, SiteReport
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
+from fedapp.protocol.messages import (
     EVALUATE,
     MODEL,
     SERVER_SITE,
@@ -48,8 +50,6 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.base import Method, MethodState, Phases, Round, SiteContext, SiteReport
-from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 
 WARM_UP = "warmup"
 

@@ -17,13 +17,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.learn.objectives import copies, pull, supervised
 from fedapp.learn.params import Params, assign
 from fedapp.learn.training import descend
-from fedapp.messages.protocol import Task
 from fedapp.methods.averaging.base import FromLabelled, work_of
 from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.protocol.messages import Task
 
 
 @dataclass(frozen=True, config=CLOSED)

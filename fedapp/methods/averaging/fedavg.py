@@ -13,12 +13,12 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.learn.training import descend
-from fedapp.messages.protocol import EVALUATE, Task
 from fedapp.methods.averaging._noisy_training import NoisyTraining, learned_with_noise
 from fedapp.methods.averaging.base import ByServerOptimizer, aggregate_round, measurements
 from fedapp.methods.base import ImageLevel, MethodState, Phases, Round, SiteContext, SiteReport
+from fedapp.protocol.messages import EVALUATE, Task
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -8,8 +8,8 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.settings import CLOSED
+from fedapp.core.errors import ConfigError
+from fedapp.core.settings import CLOSED
 from fedapp.learn.networks.parts import batch_norm_names
 from fedapp.methods.averaging.base import ByServerOptimizer
 

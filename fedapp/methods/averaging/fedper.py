@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.learn.networks.parts import head_names
 from fedapp.methods.averaging.base import ByServerOptimizer
 

@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.settings import CLOSED
-from fedapp.learn.limits import Penalty
+from fedapp.core.settings import CLOSED
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import copies, pull
+from fedapp.learn.regularisation import Penalty
 from fedapp.methods.averaging.base import ByServerOptimizer
 
 

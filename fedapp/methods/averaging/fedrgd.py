@@ -28,12 +28,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.ground.errors import Incompatibility, ProtocolError
-from fedapp.ground.settings import CLOSED
+from fedapp.core.errors import Incompatibility, ProtocolError
+from fedapp.core.settings import CLOSED
 from fedapp.learn.objectives import fixmatch, supervised
 from fedapp.learn.params import Schema, schema_of
 from fedapp.learn.steps import Step
-from fedapp.messages.protocol import MODEL, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging.base import (
     WARM_UP,
     WithPseudoLabels,
@@ -44,6 +43,7 @@ from fedapp.methods.averaging.base import (
 )
 from fedapp.methods.base import Arrived, MethodState, Phases, Round, SiteContext
 from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
+from fedapp.protocol.messages import MODEL, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 
 
 @plain(frozen=True)

@@ -27,14 +27,14 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.learn.networks.parts import head_names
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params
 from fedapp.learn.training import descend
-from fedapp.messages.protocol import EVALUATE, Task
 from fedapp.methods.averaging.base import FromLabelled, work_of
 from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.protocol.messages import EVALUATE, Task
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -16,15 +16,15 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.settings import CLOSED, Count
 from fedapp.data.parts import Part
-from fedapp.ground.settings import CLOSED, Count
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params, assign
-from fedapp.learn.pseudolabels import counted
+from fedapp.learn.pseudo_label_counts import counted
 from fedapp.learn.steps import Step
-from fedapp.messages.protocol import EVALUATE, Reply, SiteFacts, Task
 from fedapp.methods.averaging.base import Averaging, work_of
 from fedapp.methods.base import MethodState, Phases, Round, SiteContext, SiteReport
+from fedapp.protocol.messages import EVALUATE, Reply, SiteFacts, Task
 
 LABEL = "label"
 """Action of a task that gives a site's unlabelled images their labels."""

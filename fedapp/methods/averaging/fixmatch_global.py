@@ -20,14 +20,14 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.settings import CLOSED
 from fedapp.data.sites import SiteData
-from fedapp.ground.settings import CLOSED
+from fedapp.learn.class_imbalance import NO_SHIFT, Shift
 from fedapp.learn.objectives import Work, counted_loss, labelled_loss, pairs, supervised
 from fedapp.learn.steps import Step, View
-from fedapp.learn.uneven import NO_SHIFT, Shift
-from fedapp.messages.protocol import Task
 from fedapp.methods.averaging.base import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext
+from fedapp.protocol.messages import Task
 
 
 @dataclass(frozen=True, config=CLOSED)

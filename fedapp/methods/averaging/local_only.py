@@ -13,8 +13,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.settings import CLOSED
-from fedapp.messages.protocol import Task
+from fedapp.core.settings import CLOSED
 from fedapp.methods.averaging.base import WARM_UP, parts_of, trained_alone
 from fedapp.methods.base import (
     Method,
@@ -25,6 +24,7 @@ from fedapp.methods.base import (
     SiteReport,
     warm_ups,
 )
+from fedapp.protocol.messages import Task
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -20,16 +20,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.rng import numpy_stream
+from fedapp.core.settings import CLOSED, Count, Positive
 from fedapp.data.augment import weak
 from fedapp.data.sites import SiteData
-from fedapp.ground.rng import numpy_stream
-from fedapp.ground.settings import CLOSED, Count, Positive
 from fedapp.learn.objectives import Work, labelled_loss, pairs, supervised
 from fedapp.learn.prototypes import sharpened
 from fedapp.learn.steps import Step, View
-from fedapp.messages.protocol import Task
 from fedapp.methods.averaging.base import WARM_UP, Averaging, work_of
 from fedapp.methods.base import SiteContext
+from fedapp.protocol.messages import Task
 
 Mixing = Callable[[int], tuple[Tensor, Tensor]]
 """A number of images -> their partners, a permutation int64 [n], and `shares`, [n]."""

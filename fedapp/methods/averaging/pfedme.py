@@ -16,14 +16,14 @@ from torch import Tensor
 
 from fedapp.aggregation.base import Rule
 from fedapp.aggregation.server_optimizers import FedAvgM
-from fedapp.ground.settings import CLOSED, Count, Positive
-from fedapp.learn.limits import shortened
+from fedapp.core.settings import CLOSED, Count, Positive
 from fedapp.learn.predictors import Predictor
+from fedapp.learn.regularisation import shortened
 from fedapp.learn.steps import Step
-from fedapp.learn.worked import count
-from fedapp.messages.protocol import Task
+from fedapp.learn.work_counter import count
 from fedapp.methods.averaging.base import ByObjective, aggregate_round
 from fedapp.methods.base import MethodState, Phases, Round, SiteContext, SiteReport
+from fedapp.protocol.messages import Task
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -30,13 +30,13 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from fedapp.core.settings import CLOSED, Positive
 from fedapp.data.parts import Part
-from fedapp.ground.settings import CLOSED, Positive
 from fedapp.learn.objectives import supervised, two_views
 from fedapp.learn.steps import Step
-from fedapp.messages.protocol import Task
 from fedapp.methods.averaging.base import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext
+from fedapp.protocol.messages import Task
 
 
 @dataclass(frozen=True, config=CLOSED)

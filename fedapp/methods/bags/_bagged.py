@@ -15,18 +15,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.settings import CLOSED
 from fedapp.data.parts import BAGS, LABELLED, Bags
 from fedapp.data.sites import SiteData
-from fedapp.ground.settings import CLOSED
-from fedapp.learn.limits import Penalty
 from fedapp.learn.losses import cross_entropy
 from fedapp.learn.networks.base import Network
 from fedapp.learn.networks.parts import batch_norm_names
 from fedapp.learn.objectives import LabelledLoss, Work, copies, pull, supervised
+from fedapp.learn.regularisation import Penalty
 from fedapp.learn.steps import Step
-from fedapp.messages.protocol import Reply, SiteFacts, Task
 from fedapp.methods.averaging.base import Averaging, work_of
 from fedapp.methods.base import SiteContext
+from fedapp.protocol.messages import Reply, SiteFacts, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)

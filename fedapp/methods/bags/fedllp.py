@@ -12,16 +12,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from fedapp.core.settings import CLOSED
 from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
-from fedapp.ground.settings import CLOSED
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work
 from fedapp.learn.steps import Step
-from fedapp.messages.protocol import Task
 from fedapp.methods.bags._bagged import FromBags, bags_of
 from fedapp.methods.bags._losses import adversarial_loss, proportion_loss
 from fedapp.methods.base import SiteContext
+from fedapp.protocol.messages import Task
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -16,17 +16,17 @@ import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.rng import numpy_stream
+from fedapp.core.settings import CLOSED
 from fedapp.data.parts import BAGS
-from fedapp.ground.rng import numpy_stream
-from fedapp.ground.settings import CLOSED
 from fedapp.learn.losses import cross_entropy
 from fedapp.learn.objectives import Work
 from fedapp.learn.steps import Step, batches
-from fedapp.messages.protocol import Task
 from fedapp.methods.averaging.base import WARM_UP
 from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
 from fedapp.methods.bags._losses import MIN_PSEUDO_LABEL_CONFIDENCE, prevailing
 from fedapp.methods.base import SiteContext
+from fedapp.protocol.messages import Task
 
 MIXED = 0.3
 """Weight of the mixed images' loss."""

@@ -6,7 +6,7 @@ layer is dropped where the model is used: by their Theorem 4 eta is what labels 
 
 pi, how often classes are to occur where the model answers, is even: then models of sites with
 different mixes can be averaged, those of sites with labels too, whose logits are shifted for it. A
-site knows its own mix, by its bags or its labels; `personal` puts it back (`learn.priors`).
+site knows its own mix, by its bags or its labels; `personal` puts it back (`learn.class_priors`).
 """
 
 from collections.abc import Iterator
@@ -16,20 +16,20 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.errors import Incompatibility
+from fedapp.core.settings import CLOSED
 from fedapp.data.bags import too_little
 from fedapp.data.parts import BAGS
 from fedapp.data.sites import SiteData
-from fedapp.ground.errors import Incompatibility
-from fedapp.ground.settings import CLOSED
+from fedapp.learn.class_priors import class_mix, weighted
 from fedapp.learn.objectives import LabelledLoss, Work
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.priors import class_mix, weighted
 from fedapp.learn.steps import Step, batches
-from fedapp.messages.protocol import Evaluation, Task
 from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
 from fedapp.methods.bags._losses import bag_loss, transition
 from fedapp.methods.base import SiteContext
 from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
+from fedapp.protocol.messages import Evaluation, Task
 
 
 @dataclass(frozen=True, config=CLOSED)

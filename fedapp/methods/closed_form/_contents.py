@@ -8,12 +8,11 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from fedapp.ground.errors import ProtocolError
+from fedapp.core.errors import ProtocolError
 from fedapp.learn.features import LearnedFeatures
+from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.networks.base import Network
-from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema, schema_of
-from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.base import Arrived
 from fedapp.methods.closed_form._discriminant import (
     COUNTS,
@@ -26,6 +25,7 @@ from fedapp.methods.closed_form._discriminant import (
     sums_schema,
 )
 from fedapp.methods.closed_form._features import FROZEN, features_for
+from fedapp.protocol.messages import ModelRef, Reply, SiteFacts, Task
 
 TOTALS, RELEASED = "totals", "released"
 """Roles of the two rows of a site that protects single images, and names of their tensors."""

@@ -18,13 +18,13 @@ import torch
 from pydantic import AfterValidator
 from torch import Tensor
 
+from fedapp.core.errors import ConfigError, Incompatibility
+from fedapp.core.rng import numpy_stream
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import SiteData
-from fedapp.ground.errors import ConfigError, Incompatibility
-from fedapp.ground.rng import numpy_stream
 from fedapp.learn.features import FeatureMap, LearnedFeatures, build_features, feature_class
+from fedapp.learn.linear_head import Head
 from fedapp.learn.networks.base import Network
-from fedapp.learn.overfeatures import Head
 from fedapp.methods.incompatibilities import Conditions
 
 FROZEN = "network"

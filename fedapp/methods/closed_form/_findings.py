@@ -17,12 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedapp.core.errors import RunError
 from fedapp.data.parts import LABELLED, UNLABELLED, VAL
-from fedapp.ground.errors import RunError
-from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Head
+from fedapp.learn.class_priors import alike, mean_mix, mean_mix_of_sums, weighted
+from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema
-from fedapp.learn.priors import alike, mean_mix, mean_mix_of_sums, weighted
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import Phases, Round, SiteContext, SiteReport
 from fedapp.methods.closed_form._contents import (
     ALIKE,
@@ -58,6 +57,7 @@ from fedapp.methods.closed_form._discriminant import (
 from fedapp.methods.closed_form._server import BEFORE, Lent, gathered, guessing, named, sent
 from fedapp.methods.closed_form._server import solved as solved_classes
 from fedapp.methods.closed_form._site import ClosedSite, counts, deciding
+from fedapp.protocol.messages import ModelRef, Task
 
 ALIKES = "alike"
 """Name of what goes with the sums: `priors.alike` of each finding, where sums hide it."""

@@ -10,13 +10,12 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fedapp.ground.errors import RunError
+from fedapp.core.errors import RunError
+from fedapp.learn.class_priors import mean_mix, mean_mix_of_sums
 from fedapp.learn.features import LearnedFeatures, build_features
 from fedapp.learn.features.base import MOST_NUMBERS
-from fedapp.learn.overfeatures import HEAD_WEIGHT
+from fedapp.learn.linear_head import HEAD_WEIGHT
 from fedapp.learn.params import Params
-from fedapp.learn.priors import mean_mix, mean_mix_of_sums
-from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply
 from fedapp.methods._summed import ADDED, NOISE_SHARE
 from fedapp.methods.base import Phases, Round
 from fedapp.methods.closed_form._contents import (
@@ -58,6 +57,7 @@ from fedapp.methods.closed_form._protected import (
     solution_of,
 )
 from fedapp.privacy.accountant import Protection
+from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply
 
 LIKELY_RIDGE, LIKELY_TEMPERATURE = 1.0, 2.0
 """lambda and temperature where no validation image says anything."""

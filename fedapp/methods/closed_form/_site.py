@@ -6,15 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedapp.core.rng import numpy_stream
 from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
-from fedapp.ground.rng import numpy_stream
+from fedapp.learn.class_priors import alike, class_mix, site_mix, weighted
 from fedapp.learn.features import FeatureMap, LearnedFeatures
-from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
+from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
 from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.priors import alike, class_mix, site_mix, weighted
 from fedapp.learn.uncertainty import pieces
-from fedapp.messages.protocol import Evaluation, Task
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.closed_form._contents import (
     ALIKE,
@@ -39,6 +38,7 @@ from fedapp.methods.closed_form._contents import (
 from fedapp.methods.closed_form._discriminant import Guesses, Sums, bounded
 from fedapp.methods.closed_form._features import FROZEN, Coordinates, features_for
 from fedapp.methods.closed_form._protected import Released, chosen_at_home, shortened, totals
+from fedapp.protocol.messages import Evaluation, Task
 
 _READ: dict[str, Solution] = {}
 """The solution that this process read last, by digest: all its sites ask for the same."""

@@ -3,7 +3,7 @@
 Sites send sums, the server adds them and solves (`_discriminant`); since sums are added, that
 solution is the one of all images in one place, whatever the split. A site answers with the common
 head, or with one in which its own labelled images count more where all sites' validation images
-want that, times its own mix of classes (`learn.priors`). By that answer sites guess the classes of
+want that, times its own mix of classes (`learn.class_priors`). By that answer sites guess the classes of
 their unlabelled images, and class means are made of these too; from here on the split matters
 (`guesses`). Of findings there is a solution each (`_findings`), which differs between sites by
 their odds alone. The features are fixed, by name (`learn.features`): all of it takes seconds.
@@ -18,13 +18,12 @@ from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.ground.errors import Incompatibility
-from fedapp.ground.settings import CLOSED
+from fedapp.core.errors import Incompatibility
+from fedapp.core.settings import CLOSED
 from fedapp.learn.features import DEFAULT_FEATURES
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
 from fedapp.learn.predictors import Predictor
-from fedapp.messages.protocol import EVALUATE, Evaluation, Reply, SiteFacts, Task
 from fedapp.methods._summed import NOISE_SHARE
 from fedapp.methods.base import (
     Arrived,
@@ -59,6 +58,7 @@ from fedapp.methods.closed_form._protected import SENSITIVITY
 from fedapp.methods.closed_form._server import MOST_GUESSES
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
+from fedapp.protocol.messages import EVALUATE, Evaluation, Reply, SiteFacts, Task
 
 
 @plain_dataclass(frozen=True)

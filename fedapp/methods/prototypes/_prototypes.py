@@ -21,10 +21,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.errors import ConfigError, ProtocolError
+from fedapp.core.settings import CLOSED, Count, Positive
 from fedapp.data.sites import SiteData
-from fedapp.ground.errors import ConfigError, ProtocolError
-from fedapp.ground.settings import CLOSED, Count, Positive
-from fedapp.learn.limits import Penalty
 from fedapp.learn.networks.base import Network
 from fedapp.learn.networks.parts import head_names
 from fedapp.learn.objectives import copies, pull
@@ -38,16 +37,8 @@ from fedapp.learn.prototypes import (
     embedded,
     mean_of,
 )
+from fedapp.learn.regularisation import Penalty
 from fedapp.learn.training import descend
-from fedapp.messages.protocol import (
-    EVALUATE,
-    SERVER_SITE,
-    Evaluation,
-    ModelRef,
-    Reply,
-    SiteFacts,
-    Task,
-)
 from fedapp.methods.averaging.base import WARM_UP, aggregate_round, work_of
 from fedapp.methods.base import (
     Arrived,
@@ -60,6 +51,15 @@ from fedapp.methods.base import (
     SiteReport,
 )
 from fedapp.methods.prototypes._episodes import Shape, Teaching, episodes
+from fedapp.protocol.messages import (
+    EVALUATE,
+    SERVER_SITE,
+    Evaluation,
+    ModelRef,
+    Reply,
+    SiteFacts,
+    Task,
+)
 
 PROTOTYPES = "prototypes"
 """The role."""

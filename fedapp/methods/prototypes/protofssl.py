@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from fedapp.ground.settings import CLOSED, Positive
+from fedapp.core.settings import CLOSED, Positive
 from fedapp.learn.prototypes import Distance, Prototypes
 from fedapp.methods.base import SiteContext
 from fedapp.methods.prototypes._prototypes import WithPrototypes

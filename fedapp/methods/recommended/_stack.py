@@ -12,13 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedapp.core.errors import DIVERGED, ProtocolError, RunError
 from fedapp.data.parts import VAL
-from fedapp.ground.errors import DIVERGED, ProtocolError, RunError
-from fedapp.learn.overfeatures import HEAD_BIAS, HEAD_WEIGHT, SCALE, Form, OverFeatures
+from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, SCALE, Form, OverFeatures
 from fedapp.learn.params import Params, Schema, all_finite, tensors_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.uncertainty import at_once, features_of, pieces
-from fedapp.messages.protocol import ModelRef, SiteFacts, Task
 from fedapp.methods.base import Arrived, Phases, Round, SiteContext
 from fedapp.methods.closed_form._contents import MEND, SOLUTION
 from fedapp.methods.closed_form._discriminant import COUNTS
@@ -26,6 +25,7 @@ from fedapp.methods.closed_form._findings import side_of
 from fedapp.methods.closed_form._server import sent
 from fedapp.methods.closed_form._site import ClosedSite, deciding
 from fedapp.methods.recommended._calibration import Fit
+from fedapp.protocol.messages import ModelRef, SiteFacts, Task
 
 STACK, FITTED = "stack", "fitted"
 """Roles: the weights that the server sends, and the sums that sites answer with."""

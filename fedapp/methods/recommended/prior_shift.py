@@ -2,7 +2,7 @@
 
 Sites share p(x | y); what differs is how often each class occurs (label shift). So one model is
 averaged, in which every site's loss is corrected by its own class mix pi_k (logits + ln pi_k), and
-a site answers with that model's answer times pi_k (`learn.priors`). pi_k is estimated from the
+a site answers with that model's answer times pi_k (`learn.class_priors`). pi_k is estimated from the
 site's labels and, by EM, from its unlabelled images, and stays at the site. With a closed form
 the numbers of its labelled images of each class leave it, and how many unlabelled ones it guesses.
 
@@ -33,26 +33,17 @@ from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.errors import Incompatibility, ProtocolError
+from fedapp.core.settings import CLOSED, Share
 from fedapp.data.parts import TEST, UNLABELLED, VAL
-from fedapp.evaluation.intervals import wilson
-from fedapp.ground.errors import Incompatibility, ProtocolError
-from fedapp.ground.settings import CLOSED, Share
+from fedapp.evaluation.confidence_intervals import wilson
+from fedapp.learn.class_imbalance import PLAIN
+from fedapp.learn.class_priors import class_mix, mixed, mixture_weights, site_mix, weighted
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.priors import class_mix, mixed, mixture_weights, site_mix, weighted
-from fedapp.learn.pseudolabels import counted
+from fedapp.learn.pseudo_label_counts import counted
 from fedapp.learn.training import descend
-from fedapp.learn.uneven import PLAIN
-from fedapp.messages.protocol import (
-    EVALUATE,
-    ONE_ROUND,
-    SERVER_SITE,
-    ModelRef,
-    Reply,
-    SiteFacts,
-    Task,
-)
 from fedapp.methods.averaging.base import WARM_UP, aggregate_round, trained_alone, work_of
 from fedapp.methods.base import (
     Arrived,
@@ -97,6 +88,15 @@ from fedapp.methods.recommended._stack import (
     fitted,
     put_stack,
     stack_schemas,
+)
+from fedapp.protocol.messages import (
+    EVALUATE,
+    ONE_ROUND,
+    SERVER_SITE,
+    ModelRef,
+    Reply,
+    SiteFacts,
+    Task,
 )
 
 SURE = ("sure_right", "sure_total")

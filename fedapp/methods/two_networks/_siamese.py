@@ -16,9 +16,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
+from fedapp.core.errors import ProtocolError
+from fedapp.core.settings import CLOSED, Count, Share
 from fedapp.data.sites import SiteData
-from fedapp.ground.errors import ProtocolError
-from fedapp.ground.settings import CLOSED, Count, Share
 from fedapp.learn.layers import layers_of
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import supervised
@@ -26,7 +26,6 @@ from fedapp.learn.params import Params, Schema, assign, schema_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step
 from fedapp.learn.training import descend
-from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Evaluation, Reply, SiteFacts, Task
 from fedapp.methods.averaging.base import WARM_UP, Averaging, work_of
 from fedapp.methods.base import Arrived, SiteContext, SiteReport
 from fedapp.methods.two_networks._target import (
@@ -37,12 +36,13 @@ from fedapp.methods.two_networks._target import (
     rising,
     siamese,
 )
+from fedapp.protocol.messages import EVALUATE, SERVER_SITE, Evaluation, Reply, SiteFacts, Task
 
 EPOCHS = "epochs"
 """What a site remembers: t, its local epochs so far."""
 ONLINE = "online"
 """Role of the network that descends, where the target is another; the target is the model."""
-SAME_VERSION = "run the same version of um-pfssl on both sides"
+SAME_VERSION = "run the same version of fedapp on both sides"
 """What helps where a site does not send what its method asks for."""
 
 

@@ -26,15 +26,15 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.ground.errors import Contradiction, ProtocolError
-from fedapp.ground.settings import CLOSED, Count, Share
+from fedapp.core.errors import Contradiction, ProtocolError
+from fedapp.core.settings import CLOSED, Count, Share
 from fedapp.learn.layers import layers_of
 from fedapp.learn.params import Params, Schema
-from fedapp.messages.protocol import MODEL, SERVER_SITE, Reply, Task
 from fedapp.methods.averaging.base import aggregate_round, measurements
 from fedapp.methods.base import Arrived, MethodState, Phases, Round, Sent, SiteContext, SiteReport
 from fedapp.methods.two_networks._siamese import ONLINE, SAME_VERSION, TwoNetworks, require_layers
 from fedapp.methods.two_networks._target import divergences
+from fedapp.protocol.messages import MODEL, SERVER_SITE, Reply, Task
 
 DIVERGENCE = "divergence"
 """Role of a site's FSM values, a number a layer."""

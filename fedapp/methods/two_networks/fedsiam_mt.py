@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.methods.two_networks._siamese import TwoNetworks
 
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.settings import CLOSED
-from fedapp.messages.protocol import EVALUATE, Task
+from fedapp.core.settings import CLOSED
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.two_networks._siamese import Siamese
+from fedapp.protocol.messages import EVALUATE, Task
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)

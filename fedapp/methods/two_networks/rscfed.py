@@ -28,16 +28,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.settings import CLOSED, Count, Positive, Share
 from fedapp.data.augment import weak
 from fedapp.data.sites import SiteData
-from fedapp.ground.settings import CLOSED, Count, Positive, Share
 from fedapp.learn.networks.base import Network
 from fedapp.learn.objectives import Work, labelled_loss, pairs, supervised
 from fedapp.learn.params import Params, assign, weighted_mean
 from fedapp.learn.prototypes import sharpened
 from fedapp.learn.steps import Step, View
 from fedapp.learn.training import descend, freeze_batch_norm
-from fedapp.messages.protocol import EVALUATE, SERVER_SITE, ModelRef, Reply, Task
 from fedapp.methods.averaging.base import (
     WARM_UP,
     Averaging,
@@ -48,6 +47,7 @@ from fedapp.methods.averaging.base import (
 )
 from fedapp.methods.base import MethodState, Phases, Round, SiteContext, SiteReport
 from fedapp.methods.two_networks._target import decay, follow
+from fedapp.protocol.messages import EVALUATE, SERVER_SITE, ModelRef, Reply, Task
 
 STEPS, TEACHER = "steps", "teacher."
 """What a site remembers: steps so far, and its teacher's weights under this prefix."""

@@ -21,16 +21,15 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.errors import Contradiction, Incompatibility
-from fedapp.ground.rng import seeded
-from fedapp.ground.settings import CLOSED, Count, NonNegative
+from fedapp.core.errors import Contradiction, Incompatibility
+from fedapp.core.rng import seeded
+from fedapp.core.settings import CLOSED, Count, NonNegative
 from fedapp.learn.metrics import predict
 from fedapp.learn.params import Params, assign, weighted_mean
-from fedapp.learn.pseudolabels import counted
-from fedapp.learn.scores import Score, ScoreKey
+from fedapp.learn.pseudo_label_counts import counted
+from fedapp.learn.score_cache import Score, ScoreKey
 from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import mc_probabilities
-from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, ScoredRef, SiteFacts, Task
 from fedapp.methods.base import (
     Method,
     MethodState,
@@ -44,7 +43,7 @@ from fedapp.methods.base import (
 )
 from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 from fedapp.methods.um_pfssl.costs import cost_bound, cost_greedy
-from fedapp.methods.um_pfssl.helperlists import HelperLists, check_list
+from fedapp.methods.um_pfssl.helper_lists import HelperLists, check_list
 from fedapp.methods.um_pfssl.relation import (
     CorrVariant,
     LabelVariant,
@@ -56,7 +55,8 @@ from fedapp.methods.um_pfssl.relation import (
     ranked,
     relation,
 )
-from fedapp.methods.um_pfssl.strangers import Peers, Strangers
+from fedapp.methods.um_pfssl.unlisted_peers import Peers, Strangers
+from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply, ScoredRef, SiteFacts, Task
 
 log = logging.getLogger(__name__)
 

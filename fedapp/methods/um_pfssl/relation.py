@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedapp.learn.uncertainty import entropy
-from fedapp.messages.protocol import ScoredRef
+from fedapp.protocol.messages import ScoredRef
 
 CorrVariant = Literal["published", "preprint", "mutual_information"]
 LabelVariant = Literal["published", "mutual_information"]

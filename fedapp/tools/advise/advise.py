@@ -9,10 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedapp.core.errors import ConfigError, RunError, nearest
 from fedapp.data.folder import list_images
-from fedapp.evaluation.quality import Metric
+from fedapp.evaluation.classification_metrics import Metric
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.presetfiles import (
+from fedapp.experiment.preset_files import (
     IN_MEMORY,
     Scalar,
     anywhere,
@@ -21,9 +22,8 @@ from fedapp.experiment.presetfiles import (
     sweeps,
     yaml_path,
 )
-from fedapp.ground.errors import ConfigError, RunError, nearest
-from fedapp.results.comparison.record import read_comparison
-from fedapp.results.statistics import by_run
+from fedapp.reports.comparison.record import read_comparison
+from fedapp.reports.statistics import by_run
 from fedapp.tools.advise.rule import MARGIN, Advice, advise
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.compare import compare, folder_of, tune

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
-from fedapp.results.statistics import Difference, level, paired_difference
+from fedapp.reports.statistics import Difference, level, paired_difference
 
 MARGIN = 0.01
 """A point of accuracy: what is better by less is not worth a more complicated method."""

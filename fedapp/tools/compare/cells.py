@@ -12,15 +12,15 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, Literal
 
+from fedapp.core.errors import OVERRIDE, ConfigError, Problem, RunError
+from fedapp.core.untrusted_files import json_file
 from fedapp.data.split.manifest import Manifest
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import Scalar
+from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.resume import differences
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.errors import OVERRIDE, ConfigError, Problem, RunError
-from fedapp.ground.foreign import json_file
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.tools.compare.grid import ANSWER, MIX, Grid, Setting
 
 State = Literal["new", "begun", "done"]

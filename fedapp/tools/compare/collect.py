@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import RunError
+from fedapp.core.formatting import csv_text
+from fedapp.core.untrusted_files import json_file
 from fedapp.data.split.manifest import Manifest
-from fedapp.experiment.codehash import code_hash, versions
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import RunError
-from fedapp.ground.foreign import json_file
-from fedapp.ground.text import csv_text
+from fedapp.experiment.code_hash import code_hash, versions
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.learn.metrics import calibration_error
-from fedapp.messages.protocol import Evaluation
-from fedapp.results.comparison.record import (
+from fedapp.protocol.messages import Evaluation
+from fedapp.reports.comparison.record import (
     BY_METRIC,
     COLUMNS,
     LAST,
@@ -26,7 +26,7 @@ from fedapp.results.comparison.record import (
     ComparisonRecord,
     read_comparison,
 )
-from fedapp.results.statistics import largest_fall, last_rounds
+from fedapp.reports.statistics import largest_fall, last_rounds
 from fedapp.server.standings import spread as spread_of
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.grid import ANSWER, Grid

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from fedapp.evaluation.quality import Metric
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import runs_root
-from fedapp.results.comparison.words import in_words, overview
-from fedapp.results.statistics import telling
+from fedapp.evaluation.classification_metrics import Metric
+from fedapp.experiment.preset_files import Scalar
+from fedapp.experiment.run_folder import runs_root
+from fedapp.reports.comparison.summary import in_words, overview
+from fedapp.reports.statistics import telling
+from fedapp.tools.compare.cell_process import Driver
 from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.execute import INTERRUPTED, execute
 from fedapp.tools.compare.grid import read_grid
@@ -21,7 +22,6 @@ from fedapp.tools.compare.tuning import (
     tuning_overview,
     write_tuned,
 )
-from fedapp.tools.compare.work import Driver
 
 
 def compare(
@@ -51,7 +51,7 @@ def compare(
         return code
     if collection.results:
         # Only here: drawing takes long to import, and every cell's process imports this module.
-        from fedapp.results.comparison.document import write_report
+        from fedapp.reports.comparison.document import write_report
 
         found = collection.record()
         told = {name: telling(found.units(name, by)) for name in found.settings}

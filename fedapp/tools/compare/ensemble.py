@@ -12,22 +12,22 @@ from shutil import rmtree
 import torch
 from torch import Tensor
 
+from fedapp.core.devices import pick_device, pick_dtype
+from fedapp.core.errors import RunError
+from fedapp.core.untrusted_files import json_file
 from fedapp.data.inputs import normalise
 from fedapp.experiment.config import to_plain
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.devices import pick_device, pick_dtype
-from fedapp.ground.errors import RunError
-from fedapp.ground.foreign import json_file
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.learn.metrics import evaluation, predict
 from fedapp.learn.networks import Network, build_model, initial_params
 from fedapp.learn.params import Params, Schema, from_bytes, schema_of
-from fedapp.messages.protocol import SERVER_SITE, SiteFacts
-from fedapp.messages.store import ModelStore
+from fedapp.protocol.messages import SERVER_SITE, SiteFacts
+from fedapp.protocol.store import ModelStore
 from fedapp.server.pool import ModelPool
 from fedapp.server.standings import Row, Standing, Standings
 from fedapp.site.federation import LoadedSites, federation_of
-from fedapp.site.private import stored_schema
+from fedapp.site.private_state import stored_schema
 from fedapp.tools.compare.grid import MIX
 
 _SUMMED = (

@@ -15,20 +15,20 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from fedapp.drivers import flower_local
-from fedapp.drivers.resources import SHARE, free_ram, measured, start_measuring
-from fedapp.experiment.runfolder import COMPARISON, held
-from fedapp.ground.devices import pick_device
-from fedapp.ground.disk import refused
-from fedapp.ground.errors import ConfigError, RunError
-from fedapp.ground.processes import signals_as_exit
-from fedapp.ground.text import duration, percent, size
-from fedapp.results.comparison.record import VALIDATION
+from fedapp.core.devices import pick_device
+from fedapp.core.disk import refused
+from fedapp.core.errors import ConfigError, RunError
+from fedapp.core.formatting import duration, percent, size
+from fedapp.core.processes import signals_as_exit
+from fedapp.experiment.run_folder import COMPARISON, held
+from fedapp.reports.comparison.record import VALIDATION
+from fedapp.simulation import flower_local
+from fedapp.simulation.resources import SHARE, free_ram, measured, start_measuring
+from fedapp.tools.compare.cell_process import Driver, Job, do
 from fedapp.tools.compare.cells import Cell, build_cells, check_cells, runs_of
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.grid import Grid
 from fedapp.tools.compare.progress import Board
-from fedapp.tools.compare.work import Driver, Job, do
 
 INTERRUPTED = 130
 """Exit code of what Ctrl-C ended."""
@@ -37,7 +37,7 @@ PATIENCE_S = 30.0
 """For a process to end when asked; one that runs Flower has others to end first."""
 
 # -P: the code is this one's, whatever lies in the current folder.
-COMMAND = (sys.executable, "-P", "-m", "fedapp.tools.compare.work")
+COMMAND = (sys.executable, "-P", "-m", "fedapp.tools.compare.cell_process")
 _CODE = Path(__file__).resolve().parents[3]
 
 

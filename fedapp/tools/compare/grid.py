@@ -43,8 +43,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
+from fedapp.core.errors import ConfigError, nearest
+from fedapp.core.settings import NonNegative
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.presetfiles import (
+from fedapp.experiment.preset_files import (
     Scalar,
     anywhere,
     method_presets,
@@ -55,8 +57,6 @@ from fedapp.experiment.presetfiles import (
     sweeps,
     yaml_path,
 )
-from fedapp.ground.errors import ConfigError, nearest
-from fedapp.ground.settings import NonNegative
 
 ANSWER = "answer"
 """Key of a method that is scored by another answer of its runs; one of `SCORED`."""

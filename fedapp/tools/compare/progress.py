@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from rich.console import Console
 from rich.progress import TaskID
 
-from fedapp.ground.progress import Progress
-from fedapp.ground.text import duration
+from fedapp.core.formatting import duration
+from fedapp.core.progress import Progress
 
 EVERY_S = 60.0
 """In a log, a line says how far it is when nothing else was said for so long."""

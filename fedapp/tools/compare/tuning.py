@@ -16,11 +16,11 @@ from typing import Any
 
 import yaml
 
-from fedapp.experiment.presetfiles import Scalar, scalar
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.text import percent
-from fedapp.results.comparison.words import aligned
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import ConfigError
+from fedapp.core.formatting import percent
+from fedapp.experiment.preset_files import Scalar, scalar
+from fedapp.reports.comparison.summary import aligned
 from fedapp.tools.compare.grid import MIX, Grid, Setting, Tune
 
 VALIDATION, TEST = "selected_val_accuracy", "selected_test_accuracy"

@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from fedapp.drivers.loopback import run_loopback
+from fedapp.core.disk import refused, write_atomic
+from fedapp.core.errors import RunError
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.presetfiles import Scalar
-from fedapp.experiment.runfolder import RunFolder, check_name, runs_root
-from fedapp.ground.disk import refused, write_atomic
-from fedapp.ground.errors import RunError
-from fedapp.results.comparison.figures import png
-from fedapp.results.gained import gains, in_words, who_gained
-from fedapp.results.report import write_reports
-from fedapp.results.run_end import run_name, title
+from fedapp.experiment.preset_files import Scalar
+from fedapp.experiment.run_folder import RunFolder, check_name, runs_root
+from fedapp.reports.comparison.figures import png
+from fedapp.reports.report import write_reports
+from fedapp.reports.run_end import run_name, title
+from fedapp.reports.who_gained import gains, in_words, who_gained
+from fedapp.simulation.loopback import run_loopback
 
 PRESET = "digits_demo"
 ROUNDS = 5

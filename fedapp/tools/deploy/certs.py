@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedapp.ground.errors import ConfigError, StoreError
+from fedapp.core.errors import ConfigError, StoreError
 
 DAYS = 365
 """Days for which the certificates hold. SuperNode keys have no date."""
@@ -117,7 +117,7 @@ def _contents(
 def _authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """Return a new certificate authority: one that signs servers and no further authority."""
     key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "um-pfssl trial CA")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp trial CA")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
     certificate = (
         _certificate(name, name, key.public_key(), key.public_key())
@@ -135,7 +135,7 @@ def _server(
     authority: x509.Certificate,
 ) -> x509.Certificate:
     """Return a certificate for these names that is good for a server and nothing else."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "um-pfssl server")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp server")])
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
     issuer_key = authority_key.public_key()
     return (

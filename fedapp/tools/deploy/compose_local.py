@@ -24,8 +24,8 @@ from typing import Any, Self
 
 import yaml
 
-from fedapp.ground.errors import FedAppError, RunError
-from fedapp.ground.processes import alive, descendants, end, free_port, marked, signals_as_exit
+from fedapp.core.errors import FedAppError, RunError
+from fedapp.core.processes import alive, descendants, end, free_port, marked, signals_as_exit
 
 APP = Path(__file__).resolve().parents[3]
 MARK = "FEDAPP_COMPOSE_FOLDER"

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedapp.ground.errors import ConfigError
-from fedapp.messages.masks.keys import registered_fingerprint
+from fedapp.core.errors import ConfigError
+from fedapp.protocol.secure_aggregation.keys import registered_fingerprint
 
 
 def members_line(files: Sequence[Path]) -> str:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedapp.experiment.codehash import digest_of_files
+from fedapp.core.errors import ConfigError
+from fedapp.experiment.code_hash import digest_of_files
 from fedapp.experiment.config import (
     flower_words,
     load_experiment,
     parse_overrides,
     settings_said,
 )
-from fedapp.experiment.runfolder import check_name, new_identity
-from fedapp.experiment.signed import (
+from fedapp.experiment.run_folder import check_name, new_identity
+from fedapp.experiment.signed_runs import (
     SIGNED,
     Word,
     fingerprint,
@@ -25,8 +26,7 @@ from fedapp.experiment.signed import (
     settings_digest,
     sign,
 )
-from fedapp.ground.errors import ConfigError
-from fedapp.tools.node.bundle import installed
+from fedapp.tools.node.app_bundle import installed
 
 
 def signed_run(

@@ -14,9 +14,9 @@ from typing import Any
 from fastapi import FastAPI
 from flwr.superlink.cli import flower_superlink
 
-from fedapp.ground.errors import RunError
+from fedapp.core.errors import RunError
 from fedapp.tools.flower_compat import DATABASE_PRAGMAS, SERVER_PAGES
-from fedapp.tools.node.bundle import ABOUT, about, installed
+from fedapp.tools.node.app_bundle import ABOUT, about, installed
 
 PRAGMAS = (("busy_timeout", "60000"), ("secure_delete", "FAST"))
 

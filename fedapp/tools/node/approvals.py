@@ -18,11 +18,11 @@ from typing import Annotated, Literal
 from filelock import FileLock, Timeout
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedapp.ground.disk import check_owned, write_atomic
-from fedapp.ground.errors import ConfigError, StoreError
-from fedapp.ground.foreign import first_fault
+from fedapp.core.disk import check_owned, write_atomic
+from fedapp.core.errors import ConfigError, StoreError
+from fedapp.core.untrusted_files import first_fault
 from fedapp.site.record import Record, user_name
-from fedapp.tools.node.bundle import Bundle, installed, read_fab
+from fedapp.tools.node.app_bundle import Bundle, installed, read_fab
 
 FOLDER, LIST, WAITING, APPROVED = "approvals", "approvals.json", "waiting", "approved"
 LASTS_DAYS = 365

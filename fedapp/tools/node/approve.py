@@ -8,15 +8,15 @@ from rich.markup import escape
 from rich.prompt import Confirm
 from rich.table import Table
 
-from fedapp.experiment.codehash import hash_of_files
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
+from fedapp.experiment.code_hash import hash_of_files
+from fedapp.tools.node.app_bundle import Bundle, installed, read_app
 from fedapp.tools.node.approvals import Approvals, Word
-from fedapp.tools.node.bundle import Bundle, installed, read_app
 
 SHOWN = 16
 """Digits of a hash that a person is shown, and may name it by."""
 _FEWEST = 8
-KEEPER = "fedapp/site/heads.py"
+KEEPER = "fedapp/site/rollback_guard.py"
 """The file of an app by which it keeps a site's terms and record as this version does; an earlier
 app would add lines that the record's head does not know, which stops the site."""
 

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedapp.ground.errors import FedAppError, one_line
-from fedapp.ground.text import size
-from fedapp.messages.protocol import EPSILON
+from fedapp.core.errors import FedAppError, one_line
+from fedapp.core.formatting import size
+from fedapp.protocol.messages import EPSILON
 from fedapp.site.record import Line, Record, by_run, minute
 from fedapp.tools.node.approvals import Approvals
 

@@ -8,16 +8,16 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapp.ground.errors import ConfigError
-from fedapp.site.house import KEY as SITE_FOLDER
-from fedapp.site.house import NO_TERMS, House
-from fedapp.site.members import SIGNING_KEY
+from fedapp.core.errors import ConfigError
+from fedapp.site.mask_identity import SIGNING_KEY
+from fedapp.site.policy import KEY as SITE_FOLDER
+from fedapp.site.policy import NO_TERMS, SitePolicy
 from fedapp.site.record import Record
+from fedapp.tools.node.app_bundle import installed
 from fedapp.tools.node.approvals import Approvals
-from fedapp.tools.node.bundle import installed
+from fedapp.tools.node.health import Watch
 from fedapp.tools.node.status import Status, status_path
 from fedapp.tools.node.supervisor import LOOK_S, Supervisor
-from fedapp.tools.node.watch import Watch
 
 CHILD = (sys.executable, "-m", "fedapp.tools.node.supernode")
 
@@ -65,7 +65,7 @@ class SiteNode:
         except ssl.SSLError as error:
             raise ConfigError(f"--keys: {self._ca}: is no certificate (PEM)") from error
         Approvals(self._own).decisions()
-        _ = House(self._own, self.no_terms).terms
+        _ = SitePolicy(self._own, self.no_terms).terms
         Record(self._own).check()
 
     def options(self) -> list[str]:

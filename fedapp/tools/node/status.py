@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedapp.experiment.runfolder import runs_root
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import StoreError
-from fedapp.ground.foreign import json_file
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import StoreError
+from fedapp.core.untrusted_files import json_file
+from fedapp.experiment.run_folder import runs_root
 
 FRESH_S = 45.0
 """Age in seconds up to which a status counts: a supervisor that stands still writes none. Ending a

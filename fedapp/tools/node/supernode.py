@@ -21,10 +21,10 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeat
 from flwr.supernode.cli import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
-from fedapp.ground.errors import RunError
+from fedapp.core.errors import RunError
 from fedapp.tools.flower_compat import FLEET_CLIENT
+from fedapp.tools.node.approval_hook import ask_before_running
 from fedapp.tools.node.approvals import Approvals
-from fedapp.tools.node.gate import ask_before_running
 
 
 def telling(told: BinaryIO) -> type[FleetHttpClient]:

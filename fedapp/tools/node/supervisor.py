@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 
-from fedapp.ground.processes import adopt_orphans, end, end_own, own_remaining, signals_as_exit
+from fedapp.core.processes import adopt_orphans, end, end_own, own_remaining, signals_as_exit
+from fedapp.tools.node.health import Watch
 from fedapp.tools.node.status import Status
-from fedapp.tools.node.watch import Watch
 
 LOOK_S = 5.0
 """Seconds between two looks."""

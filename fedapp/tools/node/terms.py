@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedapp.experiment.presetfiles import CONF
-from fedapp.experiment.signed import fingerprint, public_key
-from fedapp.messages.masks.session import FEWEST
-from fedapp.site.house import House
+from fedapp.experiment.preset_files import CONF
+from fedapp.experiment.signed_runs import fingerprint, public_key
+from fedapp.protocol.secure_aggregation.site_session import FEWEST
+from fedapp.site.policy import SitePolicy
 from fedapp.site.terms import FILE, KINDS, LARGEST_DELTA, Terms
 
 EXAMPLE = CONF / "terms" / FILE
@@ -15,7 +15,7 @@ EXAMPLE = CONF / "terms" / FILE
 
 def explained(folder: Path) -> Iterator[str]:
     """Yield what a site's terms allow, a line each. Raises ConfigError as reading them does."""
-    yield from sentences(House(folder).terms)
+    yield from sentences(SitePolicy(folder).terms)
 
 
 def sentences(terms: Terms) -> Iterator[str]:

@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedapp.experiment.presetfiles import read_yaml
-from fedapp.experiment.runfolder import Row, RunFolder, damaged, find_run, runs_root
-from fedapp.ground.disk import refused
-from fedapp.ground.errors import RunError, StoreError, one_line
-from fedapp.ground.extras import needs
+from fedapp.core.disk import refused
+from fedapp.core.errors import RunError, StoreError, one_line
+from fedapp.core.optional_dependencies import needs
+from fedapp.experiment.preset_files import read_yaml
+from fedapp.experiment.run_folder import Row, RunFolder, damaged, find_run, runs_root
 
 To = Literal["tensorboard", "mlflow"]
 

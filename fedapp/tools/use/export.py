@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.errors import ConfigError
-from fedapp.ground.progress import doing
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import ConfigError
+from fedapp.core.progress import doing
 from fedapp.models.card import CARD, card
 from fedapp.models.description import BODY, TENSORS, Description
 from fedapp.models.folder import lay_beside, read_whole
@@ -79,7 +79,7 @@ def config(description: Description) -> dict[str, Any]:
     """Return config.json: names as in those of timm and transformers, and how the parts mix."""
     recipe = description.model
     return {
-        "model_type": "um-pfssl",
+        "model_type": "fedapp",
         "network": recipe.network,
         "num_classes": len(recipe.classes),
         **({"problem_type": "multi_label_classification"} if recipe.finds else {}),

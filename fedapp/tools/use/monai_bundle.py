@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedapp.experiment.codehash import versions
-from fedapp.ground.disk import write_atomic
-from fedapp.ground.names import cell
+from fedapp.core.disk import write_atomic
+from fedapp.core.names import cell
+from fedapp.experiment.code_hash import versions
 from fedapp.models.card import card
 from fedapp.models.description import Description
 from fedapp.models.model import Answer, SiteModel
@@ -48,7 +48,7 @@ def metadata(description: Description) -> dict[str, Any]:
     recipe, origin = description.model, description.origin
     channels, *sides = recipe.inputs
     colours = ("grey",) if channels == 1 else ("red", "green", "blue")
-    version = versions().get("um-pfssl", "0.0.0")
+    version = versions().get("fedapp", "0.0.0")
     return {
         "schema": SCHEMA,
         "version": version,
@@ -57,7 +57,7 @@ def metadata(description: Description) -> dict[str, Any]:
         "pytorch_version": torch.__version__.partition("+")[0],
         "numpy_version": np.__version__,
         "required_packages_version": {"onnxruntime": "1.23.0", "pillow": "11.0.0"},
-        "name": f"um-pfssl {origin.called}",
+        "name": f"fedapp {origin.called}",
         "task": f"Classification of images into {len(recipe.classes)} classes",
         "description": (
             f"A model of site {origin.called}, trained by federated learning ({origin.method}). "
@@ -104,7 +104,7 @@ def inference(description: Description) -> dict[str, Any]:
     """
     channels, height, width = description.model.inputs
     mode = "L" if channels == 1 else "RGB"
-    upright = "ImageOps.exif_transpose(Image.open(f))"  # as `fedapp.data.raster` reads them
+    upright = "ImageOps.exif_transpose(Image.open(f))"  # as `fedapp.data.image_files` reads them
     pixels = f"np.asarray({upright}.convert(@mode).resize(@size, Image.BILINEAR))"
     return {
         "imports": [

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.experiment.codehash import versions
-from fedapp.ground.errors import RunError, one_line
-from fedapp.ground.extras import needs
-from fedapp.ground.rng import torch_stream
+from fedapp.core.errors import RunError, one_line
+from fedapp.core.optional_dependencies import needs
+from fedapp.core.rng import torch_stream
+from fedapp.experiment.code_hash import versions
 from fedapp.models.model import Answer, SiteModel
 
 TOLERANCE: Final = 1e-4
@@ -50,7 +50,7 @@ def to_onnx(model: SiteModel) -> bytes:
     onnx.helper.set_model_props(found, {
         "classes": json.dumps(recipe.classes, ensure_ascii=False),
         "inputs": f"{'uint8' if recipe.images else 'float32'} [n, {_shape(recipe.inputs)}]",
-        "um-pfssl": versions().get("um-pfssl", ""),
+        "fedapp": versions().get("fedapp", ""),
         "sha256": recipe.sha256,
     })  # fmt: skip
     onnx.checker.check_model(found, full_check=True)

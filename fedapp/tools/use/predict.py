@@ -11,14 +11,14 @@ from typing import BinaryIO
 
 import torch
 
+from fedapp.core.devices import pick_device
+from fedapp.core.disk import written_whole
+from fedapp.core.errors import DataError, RunError
+from fedapp.core.formatting import count, csv_text, duration, percent
+from fedapp.core.names import cell
+from fedapp.core.progress import counting
 from fedapp.evaluation.reliability_warnings import shifted
-from fedapp.experiment.runfolder import RunFolder, find_run
-from fedapp.ground.devices import pick_device
-from fedapp.ground.disk import written_whole
-from fedapp.ground.errors import DataError, RunError
-from fedapp.ground.names import cell
-from fedapp.ground.progress import counting
-from fedapp.ground.text import count, csv_text, duration, percent
+from fedapp.experiment.run_folder import RunFolder, find_run
 from fedapp.models.conformal import caution
 from fedapp.models.description import DESCRIPTION
 from fedapp.models.evidence import read_evidence

@@ -15,12 +15,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedapp.experiment.presetfiles import read_yaml
-from fedapp.experiment.runfolder import Row, RunFolder, is_running
-from fedapp.ground.errors import RunError, one_line
-from fedapp.ground.progress import RECENT
-from fedapp.ground.text import duration, percent, size
-from fedapp.server.fall import fallen
+from fedapp.core.errors import RunError, one_line
+from fedapp.core.formatting import duration, percent, size
+from fedapp.core.progress import RECENT
+from fedapp.experiment.preset_files import read_yaml
+from fedapp.experiment.run_folder import Row, RunFolder, is_running
+from fedapp.server.accuracy_drop import fallen
 
 WIDTH = 36
 """Columns of the bar and of a curve."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from fedapp.experiment.runfolder import Row, RunFolder, find_run
-from fedapp.ground.progress import Progress
+from fedapp.core.progress import Progress
+from fedapp.experiment.run_folder import Row, RunFolder, find_run
 from fedapp.tools.watch.view import Watched, look, screen, warnings_of
 
 EVERY_S = 1.0
@@ -38,7 +38,7 @@ def watch(run: str, paper: bool, console: Console) -> int:
         )
         return STOPPED
     # torch comes with these, and a run that goes on needs the memory more.
-    from fedapp.results.run_end import end_block, paper_block
+    from fedapp.reports.run_end import end_block, paper_block
 
     records = RunFolder(folder)
     words = paper_block if paper else end_block

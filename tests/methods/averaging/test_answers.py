@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from fedapp.ground.cache import Cache
+from fedapp.core.cache import Cache
 from fedapp.methods.averaging.ditto import Ditto
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
 from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.averaging.fedrod import FedRoD
 from fedapp.methods.base import SiteContext
-from fedapp.site.private import PrivateParts
+from fedapp.site.private_state import PrivateParts
 from fedapp.site.site import SiteClient
 from tests.methods.conformance import (
     Deal,

@@ -8,7 +8,6 @@ import torch
 
 from fedapp.data.augment import STRONG_VIEWS
 from fedapp.learn.networks import initial_params
-from fedapp.messages.protocol import Incoming, ModelRef, Refusal, Task
 from fedapp.methods.averaging.ditto import Ditto
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
@@ -19,6 +18,7 @@ from fedapp.methods.averaging.fixmatch_global import FixMatchGlobal
 from fedapp.methods.averaging.lg_fedavg import LgFedAvg
 from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.methods.averaging.sage import Sage
+from fedapp.protocol.messages import Incoming, ModelRef, Refusal, Task
 from tests.methods.conformance import (
     ODD,
     PIXELS,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.learn.networks.parts import head_names
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN

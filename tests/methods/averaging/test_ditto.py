@@ -7,11 +7,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedapp.learn import limits
+from fedapp.learn import regularisation
 from fedapp.learn.networks import build_model, initial_params
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.averaging.ditto import Ditto
 from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
     assert_beside_never_travels,
@@ -80,7 +80,7 @@ def test_without_a_pull_a_whole_run_is_training_alone_from_w_0_by_hand(tmp_path)
 @pytest.fixture
 def unlimited(monkeypatch):
     """A strong pull alone is a longer gradient than is allowed."""
-    monkeypatch.setattr(limits, "LONGEST_GRADIENT", math.inf)
+    monkeypatch.setattr(regularisation, "LONGEST_GRADIENT", math.inf)
 
 
 def test_one_step_by_hand(unlimited):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.messages.protocol import Incoming, Refusal
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.local_only import LocalOnly
+from fedapp.protocol.messages import Incoming, Refusal
 from tests.methods.conformance import (
     UNEQUAL,
     Deal,

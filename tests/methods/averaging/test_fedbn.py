@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods.averaging.fedavg import FedAvg

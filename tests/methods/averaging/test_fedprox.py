@@ -6,9 +6,9 @@ from pydantic import ValidationError
 
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.objectives import distance
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedprox import FedProx
+from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
     assert_close,

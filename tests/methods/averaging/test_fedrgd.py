@@ -9,14 +9,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from fedapp.core.errors import ConfigError, ProtocolError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, ProtocolError
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings
-from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedrgd import FedRgd, Groups, dealt
 from fedapp.methods.base import Arrived, Round
+from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from tests.methods.conformance import (
     ODD,
     PIXELS,

@@ -6,10 +6,10 @@ import torch
 from safetensors.torch import load
 
 from fedapp.learn.networks import initial_params
-from fedapp.messages.protocol import SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedsem import KNOWN, LABEL, TEACHER, FedSem
-from fedapp.site.private import MEMORY
+from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply, SiteFacts, Task
+from fedapp.site.private_state import MEMORY
 from tests.methods.conformance import (
     ODD,
     PIXELS,

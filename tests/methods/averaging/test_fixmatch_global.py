@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from fedapp.learn.networks import initial_params
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.averaging import fixmatch_global
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fixmatch_global import FixMatchGlobal, taught
+from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import PIXELS, assert_same, context, data_of
 
 SERVER = ModelRef(-2, 1, "a" * 64)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fedapp.experiment.config import load_experiment
-from fedapp.messages.protocol import ModelRef
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.base import MethodState, Round
 from fedapp.methods.recommended.prior_shift import PriorShift
-from fedapp.site.private import MEMORY
+from fedapp.protocol.messages import ModelRef
+from fedapp.site.private_state import MEMORY
 from tests.flower.results import loopback
 from tests.golden.numbers import SHRUNK
 from tests.methods.conformance import UNEQUAL, Deal, play, toy

@@ -5,9 +5,9 @@ import torch
 from pydantic import ValidationError
 
 from fedapp.learn.networks import initial_params
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.mixmatch_avg import MixMatchAvg
+from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
     ODD,
     PIXELS,

@@ -7,9 +7,9 @@ import torch
 from pydantic import ValidationError
 
 from fedapp.learn.networks import build_model, initial_params
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.pfedme import PFedMe
+from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
     UNEQUAL,

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from fedapp.learn.networks import initial_params
 from fedapp.learn.objectives import consistency
-from fedapp.messages.protocol import ModelRef, SiteFacts, Task
 from fedapp.methods.averaging import sage
 from fedapp.methods.averaging.sage import Sage, corrected, corrected_loss
+from fedapp.protocol.messages import ModelRef, SiteFacts, Task
 from tests.methods.conformance import PIXELS, assert_same, context, data_of, state_of
 
 SERVER = ModelRef(-2, 1, "a" * 64)

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from fedapp.aggregation.server_optimizers import FedAdam, FedAvgM
+from fedapp.core.errors import ConfigError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError
 from fedapp.methods import method_class, method_names
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedper import FedPer

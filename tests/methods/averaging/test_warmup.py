@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from fedapp.ground.settings import TrainSettings
+from fedapp.core.settings import TrainSettings
 from fedapp.learn.networks import initial_params
-from fedapp.messages.protocol import Incoming, ModelRef, Refusal, Task
 from fedapp.methods.averaging.base import budget_of
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.protocol.messages import Incoming, ModelRef, Refusal, Task
 from tests.methods.conformance import (
     PIXELS,
     UNEQUAL,

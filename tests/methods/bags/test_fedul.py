@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedapp.core.errors import DataError, RunError
 from fedapp.data.parts import Bags, Part
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import DataError, RunError
+from fedapp.learn.class_priors import weighted
 from fedapp.learn.networks import initial_params
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.priors import weighted
-from fedapp.messages.protocol import EVALUATE, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods import method_class
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedprox import FedProx
@@ -25,6 +24,7 @@ from fedapp.methods.bags.fedllp import FedLLP
 from fedapp.methods.bags.fedpl import FedPL, labels_of
 from fedapp.methods.bags.fedul import FedUL, own_mix
 from fedapp.methods.incompatibilities import Conditions
+from fedapp.protocol.messages import EVALUATE, ModelRef, Reply, SiteFacts, Task
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.methods.conformance import (

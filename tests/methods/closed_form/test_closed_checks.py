@@ -7,10 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from fedapp.ground.errors import ProtocolError
+from fedapp.core.errors import ProtocolError
 from fedapp.learn.features.patches import PLACES, Patches
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.protocol import Incoming, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.base import Arrived
 from fedapp.methods.closed_form._contents import (
     COUNT,
@@ -43,6 +42,7 @@ from fedapp.methods.closed_form._discriminant import (
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.methods.recommended._calibration import Fit
 from fedapp.methods.recommended._stack import FITTED, NUMBERS, STACK, check_fitted
+from fedapp.protocol.messages import Incoming, ModelRef, Reply, SiteFacts, Task
 from tests.methods.conformance import Deal, play, toy
 
 FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 6, 4, 5, 4, "0" * 64)

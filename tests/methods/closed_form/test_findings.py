@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import fedapp
-from fedapp.ground.errors import ProtocolError
-from fedapp.messages.protocol import SiteFacts
+from fedapp.core.errors import ProtocolError
 from fedapp.methods.base import Arrived
 from fedapp.methods.closed_form._contents import GUESSES, RIDGES, SUMS, check_closed
 from fedapp.methods.closed_form._discriminant import UNSEEN_CLASS_GAP, Classes, Guesses, Sums, pairs
 from fedapp.methods.closed_form._findings import _heads, logits, sums_of
+from fedapp.protocol.messages import SiteFacts
 
 
 @pytest.fixture(autouse=True)

@@ -8,23 +8,19 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from fedapp.core.errors import ConfigError, RunError
+from fedapp.core.progress import Progress
 from fedapp.data.inputs import normalise
 from fedapp.data.parts import Part
-from fedapp.drivers.calls import Loopback
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.resume import open_run
-from fedapp.ground.errors import ConfigError, RunError
-from fedapp.ground.progress import Progress
+from fedapp.learn.class_priors import site_mix, weighted
 from fedapp.learn.features import build_features
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.predictors import answer_of
-from fedapp.learn.priors import site_mix, weighted
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Task
-from fedapp.messages.store import ModelStore
 from fedapp.methods.closed_form._contents import (
     COUNT,
     FILTERS,
@@ -47,8 +43,12 @@ from fedapp.methods.closed_form._server import (
 )
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.methods.incompatibilities import Conditions
+from fedapp.protocol.messages import EVALUATE, SERVER_SITE, Task
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
 from fedapp.server.pool import ModelPool
+from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
 from tests.methods.conformance import (
     Deal,

@@ -11,18 +11,18 @@ from flwr.supercore.task_identity import TaskIdentity
 from pydantic import ValidationError
 from safetensors.torch import load
 
+from fedapp.core.errors import ConfigError, ProtocolError
 from fedapp.data.parts import Part
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ConfigError, ProtocolError
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.prototypes import Prototypes, class_means, embedded, log_answers
-from fedapp.messages.protocol import EVALUATE, ModelRef, Refusal, Reply, Task
 from fedapp.methods.base import Arrived
 from fedapp.methods.prototypes._prototypes import Helpers, read, written
 from fedapp.methods.prototypes.flexproto import FlexProto
 from fedapp.methods.prototypes.protofssl import ProtoFSSL
 from fedapp.models.model import load_model
+from fedapp.protocol.messages import EVALUATE, ModelRef, Refusal, Reply, Task
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results
 from tests.methods.conformance import (

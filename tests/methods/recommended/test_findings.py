@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fedapp
+from fedapp.learn.class_priors import class_mix, site_mix, weighted
 from fedapp.learn.losses import cross_entropy
-from fedapp.learn.priors import class_mix, site_mix, weighted
 from fedapp.methods.closed_form._site import counts, judged
 from fedapp.methods.recommended import _stack
 from fedapp.methods.recommended._calibration import Fit

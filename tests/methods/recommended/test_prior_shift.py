@@ -7,20 +7,20 @@ import torch
 from pydantic import ValidationError
 
 import fedapp.methods.recommended.prior_shift as rules
+from fedapp.core.errors import ProtocolError
+from fedapp.core.rng import numpy_stream
 from fedapp.data.parts import Part
 from fedapp.data.sites import Audit
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ProtocolError
-from fedapp.ground.rng import numpy_stream
+from fedapp.learn.class_priors import class_mix, weighted
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model, initial_params
-from fedapp.learn.priors import class_mix, weighted
 from fedapp.learn.training import descend
-from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging.base import work_of
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.recommended._corrected import corrected
 from fedapp.methods.recommended.prior_shift import SURE, PriorShift, Taught, deciding
+from fedapp.protocol.messages import ModelRef, Reply, SiteFacts, Task
 from tests.methods.conformance import (
     ODD,
     PIXELS,

@@ -11,13 +11,10 @@ import torch
 from safetensors.torch import load
 
 from fedapp.data.inputs import normalise
-from fedapp.drivers.calls import Loopback
+from fedapp.learn.class_priors import class_mix, site_mix, weighted
 from fedapp.learn.features import build_features
 from fedapp.learn.metrics import evaluation, predict
 from fedapp.learn.networks import build_model
-from fedapp.learn.priors import class_mix, site_mix, weighted
-from fedapp.messages.protocol import EVALUATE, ONE_ROUND, SERVER_SITE, ModelRef, Task
-from fedapp.messages.store import ModelStore
 from fedapp.methods.base import SiteContext
 from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, Solution
 from fedapp.methods.closed_form._discriminant import COUNTS
@@ -33,7 +30,10 @@ from fedapp.methods.recommended._stack import (
     fit_of,
 )
 from fedapp.methods.recommended.prior_shift import PriorShift
+from fedapp.protocol.messages import EVALUATE, ONE_ROUND, SERVER_SITE, ModelRef, Task
+from fedapp.protocol.store import ModelStore
 from fedapp.server.pool import ModelPool
+from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
 from tests.methods.closed_form.test_closed_checks import nothing, spoil, twice
 from tests.methods.conformance import (

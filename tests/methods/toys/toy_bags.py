@@ -7,12 +7,12 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.settings import CLOSED
 from fedapp.data.parts import BAGS, Bags
-from fedapp.ground.settings import CLOSED
 from fedapp.learn.steps import Step, repeated
-from fedapp.messages.protocol import Reply, SiteFacts, Task
 from fedapp.methods.averaging.base import Averaging, budget_of
 from fedapp.methods.base import SiteContext
+from fedapp.protocol.messages import Reply, SiteFacts, Task
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -10,11 +10,11 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.learn.params import Params
-from fedapp.messages.protocol import MODEL, Task
 from fedapp.methods.averaging.base import FromLabelled
 from fedapp.methods.base import Sent, SiteContext, SiteReport
+from fedapp.protocol.messages import MODEL, Task
 
 
 @dataclass(frozen=True, config=CLOSED)

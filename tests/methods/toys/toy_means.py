@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.params import Schema
-from fedapp.messages.protocol import EVALUATE, Reply, Task
 from fedapp.methods.base import Method, MethodState, Round, SiteContext, SiteReport
+from fedapp.protocol.messages import EVALUATE, Reply, Task
 
 MEANS = "means"
 

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.settings import CLOSED
-from fedapp.messages.protocol import EVALUATE, SERVER_SITE, Reply, Task
+from fedapp.core.settings import CLOSED
 from fedapp.methods.averaging.base import FromLabelled
 from fedapp.methods.base import MethodState, Round
+from fedapp.protocol.messages import EVALUATE, SERVER_SITE, Reply, Task
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -8,17 +8,17 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load
 
+from fedapp.core.errors import ProtocolError
+from fedapp.core.settings import TrainSettings
 from fedapp.data.parts import Part
-from fedapp.ground.errors import ProtocolError
-from fedapp.ground.settings import TrainSettings
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.networks.mlp import MLPSettings
-from fedapp.messages.protocol import ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.two_networks.fedmatch.agreement import nearest, probe, unlabelled_loss, vote
 from fedapp.methods.two_networks.fedmatch.decomposed import Decomposed, first_psi, summed
 from fedapp.methods.two_networks.fedmatch.method import ANSWER, PSI, FedMatch
 from fedapp.methods.two_networks.fedmatch.sparse import applied, sparse_bytes
+from fedapp.protocol.messages import ModelRef, Reply, SiteFacts, Task
 from tests.methods.conformance import (
     PIXELS,
     SMALL,

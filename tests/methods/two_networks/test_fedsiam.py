@@ -10,13 +10,20 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load
 
+from fedapp.core.errors import ProtocolError
 from fedapp.experiment.config import load_experiment
-from fedapp.ground.errors import ProtocolError
 from fedapp.learn.layers import layers_of
 from fedapp.learn.networks import initial_params
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.messages.protocol import (
+from fedapp.methods.averaging.fedavg import FedAvg
+from fedapp.methods.base import Arrived
+from fedapp.methods.two_networks._siamese import Siamese, TwoNetworks
+from fedapp.methods.two_networks._target import divergences
+from fedapp.methods.two_networks.fedsiam_d import FedSiamD, asked, boundary
+from fedapp.methods.two_networks.fedsiam_mt import FedSiamMt
+from fedapp.methods.two_networks.fedsiam_pi import FedSiamPi
+from fedapp.protocol.messages import (
     MODEL,
     SERVER_SITE,
     ModelRef,
@@ -25,13 +32,6 @@ from fedapp.messages.protocol import (
     SiteFacts,
     Task,
 )
-from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.methods.base import Arrived
-from fedapp.methods.two_networks._siamese import Siamese, TwoNetworks
-from fedapp.methods.two_networks._target import divergences
-from fedapp.methods.two_networks.fedsiam_d import FedSiamD, asked, boundary
-from fedapp.methods.two_networks.fedsiam_mt import FedSiamMt
-from fedapp.methods.two_networks.fedsiam_pi import FedSiamPi
 from tests.flower.results import loopback, results
 from tests.methods.conformance import (
     ODD,
@@ -505,7 +505,7 @@ def test_just_what_was_asked_passes(tau, least, came):
     (0.5, {"conv1.weight"}, "sent 0 of 2 layers of its online network (none); asked were 1"),
     (1.0, CONV, "sent 1 of 2 layers of its online network (conv1); asked were 2 (conv1, head)"),
     (0.0, CONV, "asked were 0 (none)"),
-    (0.5, None, "learned, but sent no online network; run the same version of um-pfssl on both "),
+    (0.5, None, "learned, but sent no online network; run the same version of fedapp on both "),
 ])  # fmt: skip
 def test_fewer_or_more_layers_than_asked_are_refused_in_one_line(tau, came, says):
     with pytest.raises(ProtocolError) as caught:

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from safetensors.torch import load
 
 from fedapp.learn.networks import initial_params
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.two_networks.rscfed import RscFed, distance_to, reweighted
+from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
     ODD,
     PIXELS,

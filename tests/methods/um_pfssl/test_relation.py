@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.messages.protocol import ModelRef, ScoredRef
 from fedapp.methods.um_pfssl.relation import (
     PREPRINT_FLOOR,
     admit,
@@ -16,6 +15,7 @@ from fedapp.methods.um_pfssl.relation import (
     most_informative,
     relation,
 )
+from fedapp.protocol.messages import ModelRef, ScoredRef
 
 
 def scored(site, score):

@@ -4,14 +4,14 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from fedapp.drivers.calls import Loopback
+from fedapp.core.progress import Progress
 from fedapp.experiment.resume import open_run
-from fedapp.ground.progress import Progress
-from fedapp.messages.ledger import Ledger
-from fedapp.messages.protocol import Reply
-from fedapp.messages.store import ModelStore
 from fedapp.methods.um_pfssl import method as um_pfssl
+from fedapp.protocol.messages import Reply
+from fedapp.protocol.store import ModelStore
+from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
+from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
 from tests.small import small
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import pytest
 from pydantic import ValidationError
 
-from fedapp.messages.protocol import ModelRef, Reply, ScoredRef
 from fedapp.methods.base import Round
-from fedapp.methods.um_pfssl.helperlists import HelperLists
+from fedapp.methods.um_pfssl.helper_lists import HelperLists
 from fedapp.methods.um_pfssl.method import UmPfssl
+from fedapp.protocol.messages import ModelRef, Reply, ScoredRef
 
 METHOD = UmPfssl(helper_list_size=4, num_replaced=1, search_rounds=5, update_every=10)
 SITES = tuple(range(8))

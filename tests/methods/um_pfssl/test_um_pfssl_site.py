@@ -5,20 +5,20 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from fedapp.core.cache import Cache
+from fedapp.core.rng import seeded
+from fedapp.core.settings import TrainSettings
 from fedapp.data.parts import Part
 from fedapp.data.sites import Audit, SiteData
-from fedapp.ground.cache import Cache
-from fedapp.ground.rng import seeded
-from fedapp.ground.settings import TrainSettings
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import weighted_mean
 from fedapp.learn.uncertainty import mc_probabilities
-from fedapp.messages.protocol import ModelRef, Task
 from fedapp.methods.base import SiteContext
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.methods.um_pfssl.relation import certainty, least_uncertain, most_informative, relation
+from fedapp.protocol.messages import ModelRef, Task
 
 CPU = torch.device("cpu")
 SETTINGS = ResNet9Settings(width=2)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.learn.objectives import two_views
 from fedapp.methods.averaging.base import WithPseudoLabels, work_of
 

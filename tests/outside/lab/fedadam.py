@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.aggregation.server_optimizers import ServerOptimizer
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.methods.averaging.base import FromLabelled
 
 BETA1, BETA2, TAU = 0.9, 0.99, 1e-3

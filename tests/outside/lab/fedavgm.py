@@ -7,7 +7,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.aggregation.server_optimizers import ServerOptimizer
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.methods.averaging.base import FromLabelled
 
 

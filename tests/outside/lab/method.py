@@ -7,12 +7,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from fedapp.ground.settings import CLOSED
+from fedapp.core.settings import CLOSED
 from fedapp.learn.objectives import supervised
 from fedapp.learn.steps import Step
-from fedapp.messages.protocol import Task
 from fedapp.methods.averaging.base import FromLabelled, work_of
 from fedapp.methods.base import SiteContext
+from fedapp.protocol.messages import Task
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)

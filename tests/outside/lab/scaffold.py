@@ -11,13 +11,13 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from fedapp.ground.errors import RunError
-from fedapp.ground.settings import CLOSED
+from fedapp.core.errors import RunError
+from fedapp.core.settings import CLOSED
 from fedapp.learn.params import schema_of
 from fedapp.learn.training import descend
-from fedapp.messages.protocol import SERVER_SITE
 from fedapp.methods.averaging.base import FromLabelled, aggregate_round, measurements
 from fedapp.methods.base import SiteReport
+from fedapp.protocol.messages import SERVER_SITE
 
 CONTROL = "control"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapp.ground.errors import ConfigError, DataError
+from fedapp.core.errors import ConfigError, DataError
 from fedapp.tools.advise import advise as advising
 from fedapp.tools.advise.advise import advise_on, as_json, plan, reason
 from fedapp.tools.advise.rule import advise

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedapp.results.statistics import paired_difference
+from fedapp.reports.statistics import paired_difference
 from fedapp.tools.advise.rule import MARGIN, advise
 
 SITES = range(12)

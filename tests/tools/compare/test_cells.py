@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import yaml
 
+from fedapp.core.errors import RunError
 from fedapp.data.split.manifest import Manifest
-from fedapp.experiment.codehash import code_hash
+from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import to_plain
-from fedapp.ground.errors import RunError
 from fedapp.tools.compare.cells import Cell, check_cells
 from tests.tools.compare.tiny import SET, cells, pretend_begun, pretend_done
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedapp.core.errors import RunError
 from fedapp.data.split.manifest import Manifest
-from fedapp.ground.errors import RunError
-from fedapp.results.comparison.record import COLUMNS
+from fedapp.reports.comparison.record import COLUMNS
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.collect import Collection
 from tests.tools.compare.tiny import cells, grid, pretend_begun, pretend_done

@@ -15,17 +15,17 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from fedapp import cli
-from fedapp.drivers import measuring
-from fedapp.drivers.loopback import run_loopback
-from fedapp.drivers.resources import Need
+from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.errors import ConfigError, RunError
-from fedapp.results.comparison import document
+from fedapp.experiment.run_folder import RunFolder
+from fedapp.reports.comparison import document
+from fedapp.simulation import memory_probe
+from fedapp.simulation.loopback import run_loopback
+from fedapp.simulation.resources import Need
 from fedapp.tools.compare import execute
+from fedapp.tools.compare.cell_process import Job, do
 from fedapp.tools.compare.compare import compare
 from fedapp.tools.compare.execute import INTERRUPTED, _outcome
-from fedapp.tools.compare.work import Job, do
 from tests.tools.compare.tiny import cells, grid_file, stand_in
 
 ROOT = Path(__file__).parents[3]
@@ -218,7 +218,7 @@ def test_as_many_as_cores_and_memory_carry(
 
 def test_a_cells_settings_can_be_measured(tmp_path: Path):
     (cell,) = cells(tmp_path, methods=["fixbn"])
-    need = measuring.measure(measuring.load_experiment(cell.preset, cell.overrides))
+    need = memory_probe.measure(memory_probe.load_experiment(cell.preset, cell.overrides))
     assert need.ram > 2**20
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.experiment.runfolder import RunFolder
-from fedapp.ground.errors import RunError, StoreError
+from fedapp.core.errors import RunError, StoreError
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.learn.metrics import evaluation
 from fedapp.site.federation import federation_of
+from fedapp.tools.compare.cell_process import Job, do
 from fedapp.tools.compare.cells import Cell
 from fedapp.tools.compare.ensemble import FinalModels, ensemble
-from fedapp.tools.compare.work import Job, do
 from tests.tools.compare.tiny import cells
 
 METHODS = ["fixavg", "fixprox", "fixbn", "lg_fedavg", "um_pfssl", "fedavg_sl", "mix"]

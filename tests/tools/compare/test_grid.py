@@ -7,11 +7,11 @@ import pytest
 import yaml
 from yaml import safe_dump as dump
 
-from fedapp.experiment import presetfiles
+from fedapp.core.errors import ConfigError
+from fedapp.experiment import preset_files
 from fedapp.experiment.config import experiment_digest, load_experiment
-from fedapp.experiment.presetfiles import method_presets, presets, sweeps
+from fedapp.experiment.preset_files import method_presets, presets, sweeps
 from fedapp.experiment.resume import open_run
-from fedapp.ground.errors import ConfigError
 from fedapp.methods.bags._bagged import FromBags
 from fedapp.methods.two_networks.fedsiam_d import FedSiamD
 from fedapp.tools.compare.cells import build_cells, runs_of
@@ -351,7 +351,7 @@ def test_grids_of_one_file_have_names_of_their_own(tmp_path: Path, monkeypatch: 
     folder.mkdir()
     (folder / "paper.yaml").write_text(SEVERAL)
     (folder / "small.yaml").write_text("methods: {fedavg: {method.name: fedavg}}\n")
-    monkeypatch.setattr(presetfiles, "CONF", tmp_path)
+    monkeypatch.setattr(preset_files, "CONF", tmp_path)
     assert list(sweeps()) == ["four", "one", "small", "three", "two"]
     assert {sweeps()[name].name for name in ("one", "two")} == {"paper.yaml"}
     with pytest.raises(ConfigError, match="holds several grids: name one: four, one, three, two"):

@@ -8,8 +8,8 @@ import yaml
 from typer.testing import CliRunner
 
 from fedapp import cli
-from fedapp.experiment.presetfiles import sweeps
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
+from fedapp.experiment.preset_files import sweeps
 from fedapp.tools.compare import execute, tuning
 from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.compare import tune

@@ -15,7 +15,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from typer.testing import CliRunner
 
 from fedapp.cli import app
-from fedapp.ground.errors import ConfigError, StoreError
+from fedapp.core.errors import ConfigError, StoreError
 from fedapp.tools.deploy.certs import make_certs
 
 SITES = ["north", "south-2"]

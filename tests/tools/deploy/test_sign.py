@@ -5,10 +5,10 @@ import tomllib
 
 import pytest
 
-from fedapp.experiment.codehash import code_digest
+from fedapp.core.errors import ConfigError
+from fedapp.experiment.code_hash import code_digest
 from fedapp.experiment.config import read_run_config, settings_said
-from fedapp.experiment.signed import read_word, settings_digest, verified
-from fedapp.ground.errors import ConfigError
+from fedapp.experiment.signed_runs import read_word, settings_digest, verified
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.sign import signed_run
 

@@ -11,13 +11,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedapp.cli import app as command
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 from fedapp.site.record import Record, user_name
 from fedapp.tools.node import approvals as rules
+from fedapp.tools.node.app_bundle import Bundle, installed, read_fab
 from fedapp.tools.node.approvals import Approvals
 from fedapp.tools.node.approve import decide, overview
-from fedapp.tools.node.bundle import Bundle, installed, read_fab
-from tests.tools.node.test_bundle import PROJECT, fab
+from tests.tools.node.test_app_bundle import PROJECT, fab
 
 FAB = fab([("pyproject.toml", PROJECT), ("a.py", b"pass")])
 APP = read_fab(FAB)

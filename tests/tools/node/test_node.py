@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedapp.cli import app
-from fedapp.ground.errors import ConfigError, StoreError
-from fedapp.ground.processes import free_port
+from fedapp.core.errors import ConfigError, StoreError
+from fedapp.core.processes import free_port
 from fedapp.site.record import Record, RecordError
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.node.node import SiteNode, node_config

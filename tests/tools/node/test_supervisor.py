@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.ground.processes import alive, marked
+from fedapp.core.processes import alive, marked
 
 MARK = "FEDAPP_NODE_TEST"
 PARENT = """
 import sys
 from pathlib import Path
-from fedapp.tools.node import watch
+from fedapp.tools.node import health
 from fedapp.tools.node.status import Status
 from fedapp.tools.node.supervisor import Supervisor
 watch.PATIENCE_S, watch.ANSWERS_S, watch.FIRST_WAIT_S, watch.LAST_WAIT_S = 2.0, 0.5, 0.1, 0.1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedapp.ground.errors import RunError, StoreError
+from fedapp.core.errors import RunError, StoreError
 from fedapp.tools.track.track import numbers, runs_of, track
 
 STARTED = "2026-03-01T12:00:00+00:00"
@@ -195,5 +195,5 @@ def test_without_the_extra_one_line_says_which(run: Path, to: str, lacking: str)
     )
     assert done.returncode == 2
     assert done.stderr.startswith(
-        f"fedapp: {lacking} is not installed: pip install 'um-pfssl[track]'"
+        f"fedapp: {lacking} is not installed: pip install 'fedapp[track]'"
     )

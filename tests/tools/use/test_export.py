@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from fedapp.cli import app
-from fedapp.ground.errors import FedAppError
+from fedapp.core.errors import FedAppError
 from fedapp.learn.networks import network_names
 from fedapp.models.model import Answer, load_model
 from fedapp.tools.use import onnx_file
@@ -131,7 +131,7 @@ def test_without_the_extra_one_line_says_which_to_install(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "onnx", None)
     folder = written(tmp_path / "model")
     says = refused(folder, "--to", "onnx", "-o", tmp_path / "out")
-    assert "pip install 'um-pfssl[onnx]'" in says
+    assert "pip install 'fedapp[onnx]'" in says
 
 
 def test_a_network_that_onnx_cannot_hold_is_refused_in_one_line(tmp_path, monkeypatch):

@@ -8,13 +8,13 @@ import torch
 from PIL import Image
 
 import fedapp
-from fedapp.ground.errors import ConfigError
+from fedapp.core.errors import ConfigError
 from fedapp.models.card import card
 from fedapp.models.description import read_description
 from fedapp.models.model import Answer, load_model
 from fedapp.models.predict import Asked
 from fedapp.tools.use.export import export
-from fedapp.tools.use.label import next_to_label
+from fedapp.tools.use.next_to_label import next_to_label
 from fedapp.tools.use.predict import UNREAD, predict
 
 SHORT = {"rounds.num_rounds": 1, "training.local_steps": 2, "training.warmup_epochs": 1,

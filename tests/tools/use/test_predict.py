@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 from examples.demo_images import SITES
 from fedapp.cli import app
-from fedapp.evaluation.choice import Candidate
-from fedapp.ground.errors import FedAppError
+from fedapp.core.errors import FedAppError
+from fedapp.evaluation.model_selection import Candidate
 from fedapp.models import predict
 from fedapp.models.conformal import calibrated, prediction_sets
 from fedapp.models.evidence import Evidence, write_evidence
 from fedapp.models.listing import list_several
 from fedapp.models.model import load_model
-from fedapp.server.finished import finished_run
+from fedapp.server.finished_run import finished_run
 from fedapp.site.federation import federation_of
 from tests.imagefiles import dicom, raster, twelve_bits
 from tests.models.made import written

@@ -12,14 +12,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedapp.cli import app
-from fedapp.data.memory import GivenSites, give
+from fedapp.core.errors import FedAppError
+from fedapp.core.settings import DataSettings
+from fedapp.data.in_memory import GivenSites, give
 from fedapp.data.own import OwnSites, simulated_places
-from fedapp.ground.errors import FedAppError
-from fedapp.ground.settings import DataSettings
 from fedapp.models.model import load_model
-from fedapp.server.finished import finished_run
-from fedapp.tools.datacheck.check import Options, check
-from fedapp.tools.models.export import export
+from fedapp.server.finished_run import finished_run
+from fedapp.tools.check.check import Options, check
+from fedapp.tools.models.check_models import export
 from tests.flower.results import loopback, results
 from tests.own import image
 from tests.vectors import (

@@ -11,8 +11,8 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
-from fedapp.experiment.runfolder import SERVER, is_running
-from fedapp.ground.errors import ConfigError, RunError
+from fedapp.core.errors import ConfigError, RunError
+from fedapp.experiment.run_folder import SERVER, is_running
 from fedapp.tools.watch import watch as following
 from fedapp.tools.watch.view import Watched, curve, look, screen
 from fedapp.tools.watch.watch import watch

@@ -1,4 +1,4 @@
-"""The two Flower apps of UM-pFSSL, those of the installed package `um-pfssl`.
+"""The two Flower apps of UM-pFSSL, those of the installed package `fedapp`.
 
 Their names, `client_app` and `server_app`, are too general for site-packages: there they lie in
 `fedapp/app`, in a checkout beside `fedapp`.

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedapp.ground.rng import torch_stream
+from fedapp.core.rng import torch_stream
 
 PROBE_MEAN = PROBE_DEVIATION = 125.0
 """Of the normal distribution, cut to [0, 255], that the probe's pixels are drawn from."""

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedapp.ground.settings import TrainSettings
-from fedapp.learn.limits import shortened
+from fedapp.core.settings import TrainSettings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, assign
+from fedapp.learn.regularisation import shortened
 from fedapp.learn.sgd import Sgd
 from fedapp.learn.training import optimiser_of
-from fedapp.learn.worked import count
+from fedapp.learn.work_counter import count
 
 
 class Decomposed:

@@ -35,16 +35,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.errors import ProtocolError
+from fedapp.core.settings import CLOSED, Count, NonNegative, Share
 from fedapp.data.augment import STRONG_VIEWS
 from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
-from fedapp.ground.errors import ProtocolError
-from fedapp.ground.settings import CLOSED, Count, NonNegative, Share
 from fedapp.learn.objectives import pairs
 from fedapp.learn.params import Params, Schema, assign, schema_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step
-from fedapp.messages.protocol import EVALUATE, MODEL, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 from fedapp.methods.averaging.base import WARM_UP, beginners, common, measurements, work_of
 from fedapp.methods.base import (
     Method,
@@ -58,6 +57,7 @@ from fedapp.methods.base import (
 from fedapp.methods.two_networks.fedmatch.agreement import nearest, probe, unlabelled_loss
 from fedapp.methods.two_networks.fedmatch.decomposed import Decomposed, first_psi, summed
 from fedapp.methods.two_networks.fedmatch.sparse import applied, sparse_bytes
+from fedapp.protocol.messages import EVALUATE, MODEL, SERVER_SITE, ModelRef, Reply, SiteFacts, Task
 
 PSI = "psi"
 """Role of the second summand of a site's weights."""

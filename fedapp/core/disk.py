@@ -1,0 +1,273 @@
+"""Files that are written whole or not at all, and the one line said when the disk refuses."""
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+from fedapp.core.errors import ConfigError, StoreError
+from fedapp.core.formatting import size
+
+TEMPORARY = ".tmp"
+"""Ending of a file that is still being written."""
+STALE_S = 600.0
+"""Age in seconds from which an unfinished file is taken for the leftover of a killed process."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def write_atomic(
+    path: Path | str, data: bytes, *, durable: bool, mode: int = 0o666, spare: Iterable[str] = ()
+) -> None:
+    """Write a file whole, as `written_whole` does. Raises StoreError as it does."""
+    with written_whole(path, durable=durable, mode=mode, needed=len(data), spare=spare) as file:
+        file.write(data)
+
+
+@contextmanager
+def written_whole(
+    path: Path | str,
+    *,
+    durable: bool,
+    mode: int = 0o666,
+    needed: int = 0,
+    spare: Iterable[str] = (),
+) -> Iterator[BinaryIO]:
+    """Write a file by way of a temporary neighbour and a rename; its folder is made if absent.
+
+    Readers and other writers of the same path see the old content or the new one, never a part.
+    durable: the new content is on the disk before it takes the old one's place, so that not even a
+    power cut loses both. mode: rights of the file from its first byte on, less the process's umask.
+    needed: its bytes, for the error; 0: nobody knows yet. spare: files on the same disk that nobody
+    needs; the first one that is there is written over and renamed, with the rights that it has.
+    That costs a fraction of a new file, which needs a place on the disk and memory of its own.
+
+    Raises StoreError, naming the file, the free space and the remedy; the old content then stays.
+    """
+    folder, name = os.path.split(path)  # by text: a `Path` takes as long as to open a file
+    part = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{TEMPORARY}")
+    try:
+        with _taken(spare, part) or _opened(part, mode) as file:
+            yield file
+            file.flush()
+            # A spare file may be longer. Any other is left alone: XFS would wait for the disk.
+            if os.fstat(file.fileno()).st_size > file.tell():
+                file.truncate()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(part, path)
+        if durable:
+            _sync(folder or ".")
+    except OSError as error:
+        _discard(part)
+        raise refused(Path(path), error, needed) from error
+    except BaseException:  # an interrupt leaves no half file either
+        _discard(part)
+        raise
+
+
+def _taken(spare: Iterable[str], part: str) -> BinaryIO | None:
+    """Open one of these files for writing under another name; None where none can be had.
+
+    A file with a second name, or a link, is somebody's copy (`cp -al`) or has one elsewhere.
+    """
+    for path in spare:
+        if not os.path.isdir(folder := os.path.dirname(part)):
+            make_folder(Path(folder))
+        try:
+            # Its time: nobody is to take it for the leftover of a killed process.
+            os.utime(path, follow_symlinks=False)
+            os.rename(path, part)
+            descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW)
+        except FileNotFoundError:  # another process took it
+            continue
+        except OSError:  # such as another user's; the next ones will be no better
+            break
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            return os.fdopen(descriptor, "r+b")
+        os.close(descriptor)
+        _discard(part)
+    _discard(part)
+    return None
+
+
+def _opened(part: str, mode: int) -> BinaryIO:
+    """Open a new file for writing; its folder is made if absent, which is seldom."""
+
+    def opened() -> BinaryIO:
+        return open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode))
+
+    try:
+        return opened()
+    except FileNotFoundError:
+        make_folder(Path(part).parent)
+        return opened()
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder and those that it lies in; after a power cut they are still there.
+
+    mode: rights of the folder itself, less the process's umask, where it is new.
+    """
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True, mode=mode)
+    for path in absent:
+        with suppress(PermissionError):  # one may write into a folder and yet not open it
+            _sync(path.parent)
+
+
+def append_durable(path: Path, data: bytes) -> None:
+    """Add to a file, which must be no link, and wait until it is on the disk.
+
+    Raises StoreError where the disk refuses; the file then is as before or, on a disk that takes
+    nothing at all any more, may end in the middle of `data`.
+    """
+    before: int | None = None
+    try:
+        with open(path, "ab", opener=_not_by_a_link) as file:
+            before = file.tell()
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if not before:  # it may be new
+            _sync(path.parent)
+    except OSError as error:
+        if before is not None:
+            with suppress(OSError):
+                os.truncate(path, before)
+        raise refused(path, error, len(data)) from error
+
+
+def _not_by_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def cut_durable(path: Path, size: int) -> None:
+    """Cut a file to its first `size` bytes, where it has more. Raises StoreError."""
+    try:
+        if path.stat().st_size > size:
+            os.truncate(path, size)
+            _sync(path)
+    except OSError as error:
+        raise refused(path, error) from error
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove unfinished files that killed processes left in a folder; what cannot be, stays."""
+    for part in folder.glob(f".*{TEMPORARY}"):
+        if is_stale(part):
+            _discard(part)
+
+
+def is_stale(part: Path) -> bool:
+    """Whether nobody has written to an unfinished file for `STALE_S` seconds."""
+    try:
+        return time.time() - part.stat().st_mtime > STALE_S
+    except OSError:  # renamed or removed by its writer just now
+        return False
+
+
+def make_durable(paths: Collection[str]) -> None:
+    """Bring written files to the disk. Raises StoreError.
+
+    Many at once take half the time of one after the other, each with its folder: the disk has less
+    to put in order.
+    """
+    for path in [*paths, *sorted({os.path.dirname(path) for path in paths})]:
+        try:
+            _sync(path)
+        except OSError as error:
+            raise refused(Path(path), error) from error
+
+
+def refused(path: Path, error: OSError, needed: int = 0, setting: str = "") -> StoreError:
+    """Return the error that says what could not be written, why, and what to do.
+
+    setting: by which another folder is chosen.
+    """
+    facts = [error.strerror or str(error), *([f"{size(needed)} needed"] if needed else [])]
+    folder = next((p for p in path.parents if p.is_dir()), Path("/"))
+    facts.append(f"{size(shutil.disk_usage(folder).free)} free")
+    other = f"choose another folder{f' ({setting})' if setting else ''}"
+    if error.errno in _NO_ROOM:
+        remedy = "free space there; what was written before is kept"
+    elif error.errno == errno.EISDIR:
+        remedy = "it is a folder; name a file in it"
+    elif error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        remedy = f"a file is in the way; {other}"
+    else:
+        remedy = f"make {folder} writable or {other}"
+    return StoreError(f"{path}: cannot be written ({', '.join(facts)}): {remedy}")
+
+
+def check_owned(path: Path) -> None:
+    """Raise ConfigError where somebody but this user or root may write a file or its folder.
+
+    Links are refused as `opened_plainly` does, since whoever owns the link decides where it leads;
+    the folder may be reached by a link. Raises FileNotFoundError where the file is not there.
+    """
+    for one, found in ((path, path.lstat()), (path.parent, path.parent.stat())):
+        _check_owner(one, found)
+        sticky = one != path and found.st_mode & stat.S_ISVTX
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
+            raise ConfigError(
+                f"{one}: others may write it (mode {stat.S_IMODE(found.st_mode):o}): chmod go-w"
+            )
+
+
+def opened_plainly(path: Path, flags: int) -> FileIO:
+    """Open a regular file that belongs to this user or root, without buffer, and return it.
+
+    flags: as of `os.open`; a new file may be read by its owner alone. Raises ConfigError where the
+    path is a link, no regular file, or somebody else's; OSError where it cannot be opened.
+    """
+    try:
+        # Without O_NONBLOCK a pipe in the file's place would keep the program waiting.
+        number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            _check_owner(path, path.lstat())
+        raise
+    try:
+        found = os.fstat(number)
+        _check_owner(path, found)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(f"{path}: is no regular file: put the file itself there")
+        can = "ab" if flags & os.O_APPEND else "r+b" if flags & os.O_RDWR else "rb"
+        return FileIO(number, can)
+    except BaseException:
+        os.close(number)
+        raise
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise ConfigError(f"{path}: is a link: put the file itself there")
+    if found.st_uid not in {0, os.geteuid()}:
+        raise ConfigError(
+            f"{path}: belongs to user {found.st_uid}: only root or the node's own user may "
+            "decide for the site (chown)"
+        )
+
+
+def _sync(path: Path | str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(part: Path | str) -> None:
+    try:
+        os.unlink(part)
+    except OSError:
+        pass  # gone, or the folder is gone or barred, which the error being raised says

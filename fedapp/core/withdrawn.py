@@ -1,0 +1,58 @@
+"""The names that version 2.0 took out, each with what to do instead. Version 1.0.0 has them all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedapp.core.errors import ConfigError
+
+TAKEN_OUT = "was taken out in 2.0"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that was taken out.
+
+    idle: its default value, which changed nothing and which every run of an earlier version has in
+    its config.yaml. instead: what to do where it is set to anything else.
+    """
+
+    idle: str | float
+    instead: str
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "privacy.noise": Setting(
+        0.0, "leave it out; privacy.epsilon (docs/SECURITY.md) hides an image or a patient"
+    ),
+    "runtime.graphs": Setting(
+        False, "leave it out; `runtime.workers` keeps a card busy (docs/PERFORMANCE.md)"
+    ),
+    "runtime.grouped": Setting(
+        False, "leave it out; sites train one after the other, or in `runtime.workers` processes"
+    ),
+    "runtime.peers": Setting(
+        "", "leave it out; begin a run with the new sites in it (docs/JOINING.md)"
+    ),
+}
+"""Settings, by dotted key."""
+COMMANDS: Mapping[str, str] = {
+    "labels": "write the labels into the site's CSV file (docs/OWN_DATA.md)",
+    "onboard": "begin a run with the new site in it (docs/JOINING.md)",
+    "page": "use `fedapp report` or `fedapp watch`; at a site also `fedapp audit`",
+}
+"""Commands of `fedapp`, and what to do instead."""
+TERMS: Mapping[str, str] = {
+    "noise_at_least": "write epsilon_at_most, which refuses runs without noise",
+}
+"""Terms of a site's own site.yaml."""
+
+
+def changes_nothing(key: str, value: object) -> bool:
+    """Say whether a setting was taken out and has the value that changed nothing."""
+    return key in SETTINGS and value == SETTINGS[key].idle
+
+
+def refuse_command(name: str) -> None:
+    """Raise ConfigError where the command was taken out."""
+    if name in COMMANDS:
+        raise ConfigError(f"`fedapp {name}` {TAKEN_OUT}: {COMMANDS[name]}")

@@ -1,0 +1,179 @@
+"""PNG, JPEG and TIFF files, read by Pillow."""
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
+
+from fedapp.core.errors import ImageError
+from fedapp.data.window import Stored
+
+RASTER = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+"""How names of such files end."""
+
+_FORMATS = ("PNG", "JPEG", "TIFF")
+"""Pillow reads many more, some by programs of others (EPS). Files are told apart by content."""
+_GREY = {"1", "L", "LA"}
+_COLOUR = {"P", "RGB", "RGBA", "CMYK", "YCbCr"}
+_DEEP = {"I;16", "I;16B", "I;16L", "I", "F"}
+"""Pillow's modes of grey values that need a window: 16 bits, 32 bits, floats."""
+_TURNED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What brings an image upright, by its orientation (EXIF, TIFF), 1 apart, which is upright."""
+_WIDTH, _HEIGHT, _BITS_PER_SAMPLE, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
+_STRIP_STARTS, _SAMPLES, _STRIP_ROWS, _STRIP_BYTES = 273, 277, 278, 279
+_PLANES, _SAMPLE_FORMAT = 284, 339
+"""Tags of TIFF."""
+_WHITE_IS_ZERO = 0
+"""A photometric interpretation of TIFF."""
+_NUMBERS = {1: "unsigned", 2: "signed", 3: "floating-point"}
+"""Sample formats of TIFF."""
+_REMEDY = "save it as grey of up to 16 bits without transparency, or as 8-bit RGB"
+
+# Of half of what it refuses Pillow also warns or logs, in several lines; the error says enough.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
+
+
+def read_raster(file: Path) -> Stored:
+    """Read an image. Transparency is dropped.
+
+    Raises ImageError where the file is damaged, of another format, has several pages, or colours
+    of more than 8 bits.
+    """
+    try:
+        # By its name Pillow would map a plain TIFF into memory, and mix up the pixels of one that
+        # is to be turned by a quarter.
+        with file.open("rb") as raw, Image.open(raw, formats=_FORMATS) as opened:
+            pages = getattr(opened, "n_frames", 1) if opened.format == "TIFF" else 1
+            if pages > 1:
+                what = f"a TIFF of {pages} pages"
+                raise ImageError(file, what, "save each as a file of its own")
+            return _stored(opened, file)
+    except ImageError:
+        raise
+    except UnidentifiedImageError as error:
+        what = _kind_of_tiff(file)
+        remedy = _REMEDY if what else "replace it by a whole copy or remove it"
+        raise ImageError(file, what or "damaged or not an image", remedy) from error
+    except Exception as error:  # of damaged bytes Pillow raises nearly all there are
+        reason = " ".join(str(error).split())
+        what = f"damaged or not an image ({reason})"
+        raise ImageError(file, what, "replace it by a whole copy or remove it") from error
+
+
+def _stored(opened: Image.Image, file: Path) -> Stored:
+    mode, bits = opened.mode, _bits(opened)
+    kind, numbers = f"{bits}-bit {opened.format}", _NUMBERS.get(_tag(opened, _SAMPLE_FORMAT, 1))
+    if mode in ("I", "F") and opened.format == "TIFF" and _misread(opened):
+        what = f"{kind}, compressed, with the highest byte of a value first"
+        raise ImageError(file, what, "save it uncompressed or with the lowest byte first")
+    # Pillow would drop the low bits of colours, and all but the first of several greys.
+    several = mode == "L" and _tag(opened, _SAMPLES, 1) > 1
+    if mode not in _DEEP and (mode not in _GREY | _COLOUR or bits > 8 or several):
+        raise ImageError(file, f"{kind}, pixels of type {mode!r}", _REMEDY)
+    if opened.format == "TIFF":
+        _check_bytes(opened, file)
+    opened.load()
+    # Pillow itself turns a TIFF, and forgets its orientation.
+    turn = _TURNED.get(opened.getexif().get(ExifTags.Base.Orientation, 1))
+    image = opened if turn is None else opened.transpose(turn)
+    if mode in _DEEP or numbers == "signed":
+        values = np.array(image)
+        if numbers == "signed" and mode == "L":
+            values = values.view(np.int8)
+        elif numbers == "unsigned" and mode == "I":
+            values = values.view(np.uint32)
+        if not np.isfinite(values).all():
+            raise ImageError(file, f"{kind}, some values are not finite", "save it again without")
+        # Pillow inverts those of 8 bits itself.
+        inverted = _tag(opened, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO
+        return Stored(kind, values, inverted=inverted)
+    # Pillow warns of the direct way from a palette with transparency to RGB.
+    if mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return Stored(kind, np.array(image.convert("L" if mode in _GREY else "RGB")))
+
+
+def _misread(opened: Image.Image) -> bool:
+    """Whether Pillow would take the bytes of values of 16 or 32 bits in the wrong order.
+
+    It takes those that libtiff has decompressed for those of the file.
+    """
+    [*_, tile] = opened.tile  # type: ignore[attr-defined]
+    prefix = opened.tag_v2.prefix  # type: ignore[attr-defined]
+    return bool(tile[0] == "libtiff" and prefix == b"MM")
+
+
+def _check_bytes(opened: Image.Image, file: Path) -> None:
+    """Raise ImageError where a strip of a plain TIFF has not the bytes that its size takes.
+
+    The last strip may be filled up to as many rows as the others; zeros may follow in each. Other
+    bytes would be pixels of an image of another size, whose rows would be read askew.
+    """
+    tags: Any = opened.tag_v2  # type: ignore[attr-defined]
+    if tags.get(_COMPRESSION, 1) != 1 or _STRIP_BYTES not in tags:
+        return
+    width, height, bits = tags[_WIDTH], tags[_HEIGHT], tags.get(_BITS_PER_SAMPLE, (1,))
+    bits = bits * tags.get(_SAMPLES, 1) if len(bits) == 1 else bits  # said once for all samples
+    # Plane by plane each strip has one sample of a pixel, else all of them.
+    planes = bits if tags.get(_PLANES, 1) == 2 else (sum(bits),)
+    strip = tags.get(_STRIP_ROWS) or height
+    tops = range(0, height, strip)
+    # The bytes that each strip takes, and those of a strip of all rows.
+    takes = [
+        (row * min(strip, height - top), row * strip)
+        for row in (-(-width * plane // 8) for plane in planes)
+        for top in tops
+    ]
+    starts, found = tags[_STRIP_STARTS], tags[_STRIP_BYTES]
+    right = len(starts) == len(found) == len(takes)
+    with file.open("rb") as raw:
+        for start, there, (least, whole) in zip(starts, found, takes, strict=False):
+            raw.seek(start + least)
+            right &= there == whole or (there >= least and not any(raw.read(there - least)))
+    if not right:
+        size = sum(least for least, _ in takes)
+        what = f"TIFF, {sum(found)} bytes of pixels, its size takes {size}"
+        raise ImageError(file, what, "replace it by a whole copy or remove it")
+
+
+def _kind_of_tiff(file: Path) -> str:
+    """Return what a TIFF that Pillow does not know says of its pixels; empty: it is none."""
+    with file.open("rb") as opened:
+        head = opened.read(16)
+        try:
+            start = head if head[2:4] in (b"+\0", b"\0+") else head[:8]  # places of 64 bits, of 32
+            tags: Any = TiffImagePlugin.ImageFileDirectory_v2(start)
+            opened.seek(tags.next)
+            tags.load(opened)
+            bits, numbers = (tags.get(tag, (1,))[0] for tag in (_BITS_PER_SAMPLE, _SAMPLE_FORMAT))
+            colours = tags[_PHOTOMETRIC]
+        except Exception:  # Pillow raises nearly all there are
+            return ""
+    values = f"{bits}-bit {_NUMBERS.get(numbers, 'other')} values"
+    return f"a TIFF of {values} and photometric interpretation {colours}, which is not read"
+
+
+def _bits(opened: Image.Image) -> int:
+    """Return how many bits a value has in the file, 8 if there are fewer."""
+    if opened.format == "TIFF":
+        return max(8, _tag(opened, _BITS_PER_SAMPLE, 1))
+    # Pillow's name for how the bytes lie, such as "RGB;16B".
+    return 16 if any(";16" in str(tile.args) for tile in getattr(opened, "tile", ())) else 8
+
+
+def _tag(opened: Image.Image, number: int, default: int) -> int:
+    """Return a tag of a TIFF, the largest of several values; of other files the default."""
+    value = getattr(opened, "tag_v2", {}).get(number, default)
+    return int(max(value) if isinstance(value, tuple) else value)

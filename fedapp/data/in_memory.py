@@ -1,0 +1,99 @@
+"""Data that a program has given this process: `data.name = memory:sha256_<digest>`.
+
+The name is made of the content, so a run's settings say which data it had, and no others can take
+their place when it goes on. Another process has to be given the same data again.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+import torch
+
+from fedapp.core.errors import DataError
+from fedapp.core.names import check_class_names
+from fedapp.core.settings import MEMORY
+from fedapp.data.inputs import DataSet
+from fedapp.data.sites import SiteData
+
+_NAME = re.compile(MEMORY + "sha256_[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, eq=False)
+class GivenSites:
+    """Sites that each bring data of their own.
+
+    sites: one or more, numbered by their place, of one shape of inputs. classes: their names, or
+    those of findings, the same at all. are_images: whether the inputs are images.
+    """
+
+    sites: tuple[SiteData, ...]
+    classes: tuple[str, ...]
+    are_images: bool
+
+    def __post_init__(self) -> None:
+        check_class_names(self.classes)
+
+    def site(self, k: int) -> SiteData:
+        """Return the data of site k, in [0, K)."""
+        return self.sites[k]
+
+    def to(self, device: torch.device) -> "GivenSites":
+        """Return the same sites with their data on `device`."""
+        there = tuple(site.to(device) for site in self.sites)
+        return GivenSites(there, self.classes, self.are_images)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of all sites' data, names and classes, in their order."""
+        return _sha256([repr((site.name, site.digest)).encode() for site in self.sites], self)
+
+
+Given = DataSet | GivenSites
+"""What a program can give: one pool to be dealt, or every site's own."""
+
+# Weak: what the program lets go of is not kept here.
+_GIVEN: WeakValueDictionary[str, Given] = WeakValueDictionary()
+
+
+def give(data: Given) -> tuple[str, Given]:
+    """Return the `data.name` of data, and what is found under it as long as the caller keeps it.
+
+    That is an equal value where one was given before.
+    """
+    name = f"memory:sha256_{digest_of(data)}"
+    return name, _GIVEN.setdefault(name, data)
+
+
+def in_memory(name: str) -> bool:
+    """Whether a `data.name` is that of data given by a program."""
+    return _NAME.fullmatch(name) is not None
+
+
+def given(name: str) -> Given:
+    """Return the data of this name. Raises DataError where this process was not given them."""
+    found = _GIVEN.get(name)
+    if found is None:
+        raise DataError(
+            f"data.name = {name!r}: the run's data were given in memory: give the same data again, "
+            "from Python (docs/PYTHON.md)"
+        )
+    return found
+
+
+def digest_of(data: Given) -> str:
+    """Return the SHA-256, in hex, of the content: inputs, labels, patients and classes."""
+    if isinstance(data, GivenSites):
+        return data.digest
+    pool = [data.inputs, data.labels, *([] if data.patients is None else [data.patients])]
+    parts = [repr((part.dtype, tuple(part.shape))).encode() for part in pool]
+    return _sha256([*parts, *(part.contiguous().numpy().data for part in pool)], data)
+
+
+def _sha256(parts: Sequence[bytes | memoryview], data: Given) -> str:
+    total = hashlib.sha256(repr((data.are_images, data.classes)).encode())
+    for part in parts:
+        total.update(part)
+    return total.hexdigest()

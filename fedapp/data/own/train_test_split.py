@@ -1,0 +1,124 @@
+"""Deal a site's images to training, validation and test, class by class and whole groups at a time.
+
+Only where the site has made no split of its own. What is dealt together: a group's images, and
+images of equal content. Content is what a model would see: the decoded pixels at the agreed size.
+So a copy is found even if it was saved anew, without loss, in another format; a digest of the
+file's bytes would miss it. No file is read twice for it: a run decodes every image anyway.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from fedapp.core import rng
+from fedapp.core.settings import SplitSettings
+from fedapp.data.own.entries import Entry
+from fedapp.data.split.groups import numbers_of, tied
+
+TRAIN, VAL, TEST, ASIDE = "train", "val", "test", "aside"
+
+ENOUGH = 3
+"""Groups that a class needs to be dealt by itself, and so to be in every part."""
+
+RULE = "by class, equal images together"
+"""Name of this way of dealing, part of the digest of what all sites must share. A run begun with
+another way is not taken up with this one: images would move between training and testing."""
+
+Group = tuple[str, str]
+"""("group", its name), or ("image", its file's name) for an image that belongs to no group."""
+
+
+def deal(
+    entries: Sequence[Entry],
+    settings: SplitSettings,
+    seed: int,
+    site: str,
+    contents: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return the part of each entry: TRAIN, VAL, TEST or ASIDE.
+
+    contents: what each image shows, as `together` wants it; empty: all differ. Groups that hold
+    images of equal content are dealt as one group.
+
+    Where the site has made a split, it stands. Otherwise each class's labelled images are dealt by
+    `settings`' shares, as near as whole groups allow; a class of `ENOUGH` groups has at least one
+    in every part whose share is above 0. A group counts for its most frequent class, the first by
+    name of several. Classes of fewer groups are dealt as if they were one class. Unlabelled images
+    are for training; those of a group that went to val or test are set aside: a model must not
+    learn from a patient that it is measured on, not even without labels.
+
+    A group's place in its class's order is drawn from (seed, site, group) alone: the files' order
+    moves nothing, and images that come later move only groups at a class's two borders.
+    """
+    if any(entry.part for entry in entries):
+        return tuple(entry.part for entry in entries)
+    groups = together(entries, contents or [""] * len(entries))
+    labels: dict[Group, Counter[str]] = {}
+    for entry, group in zip(entries, groups, strict=True):
+        if entry.label:
+            labels.setdefault(group, Counter())[entry.label] += 1
+    parts: dict[Group, str] = {}
+    for alike in _strata(labels):
+        order = sorted(alike, key=lambda group: rng.key(seed, "own-deal", site, *group))
+        train, val = _borders([labels[group].total() for group in order], settings)
+        parts |= dict.fromkeys(order[:train], TRAIN)
+        parts |= dict.fromkeys(order[train:val], VAL)
+        parts |= dict.fromkeys(order[val:], TEST)
+
+    def part(entry: Entry, group: Group) -> str:
+        found = parts.get(group, TRAIN)
+        return found if entry.label or found == TRAIN else ASIDE
+
+    return tuple(map(part, entries, groups))
+
+
+def _strata(labels: Mapping[Group, Counter[str]]) -> Iterator[list[Group]]:
+    """Yield the groups of each class with `ENOUGH` of them, then those of all other classes."""
+    classes: dict[str, list[Group]] = {}
+    for group, found in labels.items():
+        usual = min(found, key=lambda label: (-found[label], label))
+        classes.setdefault(usual, []).append(group)
+    yield from (alike for alike in classes.values() if len(alike) >= ENOUGH)
+    yield [group for alike in classes.values() if len(alike) < ENOUGH for group in alike]
+
+
+def _borders(sizes: Sequence[int], settings: SplitSettings) -> tuple[int, int]:
+    """Return how many groups come before val, and before test.
+
+    sizes: images of each group, in order. A border falls where it is nearest to its share of the
+    images. No part stays empty if that can be helped: test gets the last group, and training gives
+    one to val. Of two groups one is for training and one for testing: nothing else tells how good a
+    model is.
+    """
+    count = len(sizes)
+    middles = [end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    train = bisect_left(middles, sum(sizes) * settings.train_share)
+    val = bisect_left(middles, sum(sizes) * (settings.train_share + settings.val_share))
+    if count < 2:
+        return train, val
+    least = int(settings.val_share > 0 and count >= ENOUGH)  # groups for validation
+    val = max(min(val, count - 1), 1 + least)
+    return max(min(train, val - least), 1), val
+
+
+def together(entries: Sequence[Entry], contents: Sequence[str]) -> tuple[Group, ...]:
+    """Return which group each entry is dealt with: its own, or the first by name of those tied.
+
+    contents: `content_of` each entry's image; empty: unknown, equal to no other. Groups that hold
+    images of equal content are tied, and so are groups that are tied to the same third one.
+    """
+    groups = [group_of(entry) for entry in entries]
+    if not any(contents):
+        return tuple(groups)
+    alone = (content or at for at, content in enumerate(contents))
+    numbers = tied(numbers_of(groups), numbers_of(alone))
+    first: dict[int, Group] = {}
+    for number, group in zip(numbers, groups, strict=True):
+        first[number] = min(group, first.get(number, group))
+    return tuple(first[number] for number in numbers)
+
+
+def group_of(entry: Entry) -> Group:
+    """Return the group that an entry is in, its own where it names none."""
+    return ("group", entry.group) if entry.group else ("image", entry.name)

@@ -1,0 +1,196 @@
+"""The YAML files of `conf/`: where they are, what they are called, what they say."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import deepcopy
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedapp.core.errors import ConfigError, nearest
+from fedapp.core.untrusted_files import ForeignError, yaml_of
+
+_READ: ContextVar[dict[Path, str] | None] = ContextVar("_READ", default=None)
+Scalar = str | int | float | bool
+"""What a setting can be: the types that a Flower run config carries."""
+
+_HERE = Path(__file__).resolve().parents[1]
+# A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
+CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
+IN_MEMORY = CONF / "python" / "in_memory.yaml"
+"""The settings of a run on a program's data, or on a folder of images, unless others are said."""
+
+
+def presets() -> list[str]:
+    """Return the names of the presets in `conf/`, sorted."""
+    return sorted(path.stem for path in CONF.glob("*.yaml"))
+
+
+def method_presets() -> list[str]:
+    """Return the names of the method presets in `conf/methods/`, sorted."""
+    return sorted(path.stem for path in (CONF / "methods").glob("*.yaml"))
+
+
+def sweeps() -> dict[str, Path]:
+    """Return the file of each grid in `conf/sweeps/` by the grid's name, sorted.
+
+    A file is one grid, which is called as it is, or has several by their names; a name that begins
+    with a dot is none.
+    """
+    found: dict[str, Path] = {}
+    for path in (CONF / "sweeps").glob("*.yaml"):
+        keys = re.findall(r"^(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE)
+        found |= dict.fromkeys([path.stem] if "methods" in keys else keys, path)
+    return dict(sorted(found.items()))
+
+
+def preset_path(preset: str) -> Path:
+    """Return the file of a preset, by name or by path. Raises ConfigError where there is none."""
+    path = CONF / f"{preset}.yaml" if preset in presets() else yaml_path(preset)
+    if path is not None:
+        return path
+    if (settings := Path(preset).expanduser() / "config.yaml").is_file():
+        raise ConfigError(f"preset '{preset}': a run's folder; name the file in it: {settings}")
+    hint = nearest(preset, presets())
+    raise ConfigError(f"preset '{preset}': no such preset and no such YAML file; {hint}")
+
+
+def method_path(name: str) -> Path:
+    """Return the file of a method preset, by name or by path. Raises ConfigError likewise."""
+    path = CONF / "methods" / f"{name}.yaml" if name in method_presets() else yaml_path(name)
+    if path is not None:
+        return path
+    hint = nearest(name, method_presets())
+    raise ConfigError(f"method.preset '{name}': no such method preset and no such file; {hint}")
+
+
+def yaml_path(text: str) -> Path | None:
+    """Return the YAML file that a text names by its path; None where it names none."""
+    path = Path(text).expanduser()
+    return path if path.suffix in {".yaml", ".yml"} and path.is_file() else None
+
+
+def anywhere(named: str, near: Path = Path()) -> str:
+    """Return what names the same preset in every folder: a name as it is, a path absolute.
+
+    near: the folder of the file in which it stands; a path is looked for there first.
+    """
+    path = yaml_path(str(near / Path(named).expanduser())) or yaml_path(named)
+    return named if path is None else str(path.absolute())
+
+
+def headline(path: Path) -> str:
+    """Return the comment that a file begins with."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def source_of(path: Path) -> str:
+    """Return what errors call a file."""
+    inside = path.is_relative_to(CONF)
+    return f"conf/{path.relative_to(CONF).as_posix()}" if inside else str(path)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Have every YAML file read once in this block: what was judged is what is used.
+
+    A block within another one shares what that has read.
+    """
+    if _READ.get() is not None:
+        yield
+        return
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+def _text_of(path: Path) -> str:
+    read = _READ.get()
+    if read is None:
+        return path.read_text(encoding="utf-8")
+    if path not in read:
+        read[path] = path.read_text(encoding="utf-8")
+    return read[path]
+
+
+def read_yaml(path: Path, text: str | None = None) -> dict[str, Any]:
+    """Return what a YAML file says. Raises ConfigError where it is no mapping of YAML 1.2.
+
+    text: what the file says, where it was read already.
+    """
+    try:
+        plain = deepcopy(_parsed(_text_of(path) if text is None else text))
+    except ForeignError as error:
+        line = f", line {error.line}" if error.line else ""
+        remedy = "" if error.line else "; correct it"
+        raise ConfigError(f"{source_of(path)}{line}: {error}{remedy}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{source_of(path)}: cannot be read ({error}); give a YAML file"
+        ) from None
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{source_of(path)}: must hold groups of keys, such as data: and method:")
+    return plain
+
+
+@lru_cache(maxsize=16)  # a process that simulates many sites reads the same file for each
+def _parsed(text: str) -> Any:
+    return yaml_of(text, _Yaml12)
+
+
+def scalar(text: str) -> Scalar:
+    """Return the value that `text` has as a YAML scalar; what is no number or truth is text."""
+    loader = _Yaml12("")
+    if text[:1] in {"'", '"'} and text[-1] == text[0] and len(text) > 1:
+        return text[1:-1]
+    tag = loader.resolve(yaml.ScalarNode, text, (True, False))
+    if tag == "tag:yaml.org,2002:null":
+        return ""
+    try:
+        value: Scalar = loader.construct_object(yaml.ScalarNode(tag, text))
+    except ValueError:  # of more digits than Python reads: no setting is so large
+        return text
+    return value
+
+
+class _Yaml12(yaml.SafeLoader):  # type: ignore[misc]
+    """Safe YAML with YAML 1.2's scalars: 1e-4 is a number, 010 is ten, `on` and 1:30 are texts."""
+
+    # A fresh table: PyYAML's own holds YAML 1.1's rules, keyed by first character.
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping; refuse a key that stands twice, where YAML would keep the last."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be a plain name", key.start_mark
+                )
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key.value}' stands twice; keep one", key.start_mark
+                )
+            seen.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|", ["~", "n", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
+):
+    _Yaml12.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first
+    )
+# PyYAML's own takes 010 for eight.
+_Yaml12.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))

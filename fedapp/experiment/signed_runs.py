@@ -1,0 +1,173 @@
+"""A coordinator's signed word on a run, by which a site knows who started it.
+
+The word says the run's name, code, settings and identity, and by when a site must have begun it.
+It is signed by an Ed25519 key that the server need not hold, and travels in Flower's run config.
+The identity is drawn when the word is signed. So a word that is used again is the same run again:
+a site does no round of it that lies behind it, and counts what leaves on the same account.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedapp.core.errors import ConfigError
+from fedapp.core.untrusted_files import first_fault
+from fedapp.experiment.preset_files import Scalar
+from fedapp.experiment.run_folder import NAME
+from fedapp.protocol.messages import CLOSED
+
+SIGNED = "signed"
+"""Key of Flower's run config."""
+MAX_TOKEN = 2048
+"""Characters: three times what an honest one has."""
+_PURPOSE = b"um-pfssl: start this run\n"
+"""Before what is signed, so that no signature for anything else is one for this."""
+_HEX = Field(pattern="^[0-9a-f]{64}$")
+
+
+@dataclass(frozen=True)
+class Word:
+    """What is signed.
+
+    run: its name. code: `codehash.code_digest`. settings: `settings_digest`. identity: of the
+    run. until: when it must have begun, in seconds since 1970, UTC.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    run: Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+    code: Annotated[str, _HEX]
+    settings: Annotated[str, _HEX]
+    identity: Annotated[str, _HEX]
+    until: Annotated[int, Field(ge=0, lt=2**40)]
+
+    def differs(self, run: str, code: str, settings: str, identity: str) -> str:
+        """Return how a run is not the one that was signed; empty: it is."""
+        for what, signed, found in (
+            ("name", self.run, run),
+            ("code", self.code, code),
+            ("identity", self.identity, identity),
+        ):
+            if signed != found:
+                return f"its {what} is {found[:16]!r}, {signed[:16]!r} was signed"
+        return "" if self.settings == settings else "its settings are not those that were signed"
+
+    @property
+    def ends(self) -> str:
+        """When it must have begun, for a person."""
+        return f"{datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M} UTC"
+
+    @property
+    def over(self) -> bool:
+        """Whether that time is over, by this machine's clock."""
+        return time.time() > self.until
+
+
+_READER = TypeAdapter(Word)
+
+
+def settings_digest(said: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a run's settings as they are said, but for `runtime.resume`.
+
+    said: `config.settings_said`. A run that is taken up again is the same run.
+    """
+    counted = {key: value for key, value in said.items() if key != "runtime.resume"}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def sign(word: Word, key: Ed25519PrivateKey) -> str:
+    """Return a word and its signature as the text that travels."""
+    text = _READER.dump_json(word)
+    return f"{_packed(text)}.{_packed(key.sign(_PURPOSE + text))}"
+
+
+def read_word(token: Scalar) -> Word:
+    """Return the word of a text, whoever signed it. Raises ConfigError."""
+    return _parsed(_parts(token)[0])
+
+
+def verified(token: Scalar, keys: Sequence[str]) -> tuple[Word, str]:
+    """Return the word of a text and the fingerprint of the key that signed it.
+
+    keys: public keys as OpenSSH writes them. Raises ConfigError where none of them signed it.
+    """
+    text, signature = _parts(token)
+    for key in map(public_key, keys):
+        try:
+            key.verify(signature, _PURPOSE + text)
+        except InvalidSignature:
+            continue
+        return _parsed(text), fingerprint(key)
+    raise ConfigError("none of the keys that may start runs here has signed it")
+
+
+def public_key(text: str) -> Ed25519PublicKey:
+    """Return a public key from its line, ssh-ed25519 AAAA... Raises ConfigError."""
+    try:
+        key = serialization.load_ssh_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{text[:40]!r}: is no public key: ssh-ed25519 AAAA...") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{text[:40]!r}: must be an Ed25519 key: ssh-keygen -t ed25519")
+    return key
+
+
+def private_key(content: bytes, passphrase: bytes | None) -> Ed25519PrivateKey:
+    """Return a private key, in OpenSSH's form or PEM. Raises ConfigError; TypeError: passphrase."""
+    load = (
+        serialization.load_ssh_private_key
+        if b"OPENSSH PRIVATE KEY" in content
+        else serialization.load_pem_private_key
+    )
+    try:
+        key = load(content, passphrase)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"is no private key, or the passphrase is wrong: {error}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError("must be an Ed25519 key: ssh-keygen -t ed25519")
+    return key
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    """Return a key's fingerprint, as `ssh-keygen -l` prints it."""
+    form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    blob = base64.b64decode(key.public_bytes(*form).split()[1])
+    return f"SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"
+
+
+def _packed(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
+def _parts(token: Scalar) -> tuple[bytes, bytes]:
+    if not isinstance(token, str) or not token:
+        raise ConfigError("nobody has signed it: `fedapp sign` at the coordinator's")
+    first, dot, second = token.partition(".")
+    try:
+        if not dot or len(token) > MAX_TOKEN:
+            raise ValueError(f"{len(token)} characters")
+        text, signature = (
+            base64.b64decode(f"{part}{'=' * (-len(part) % 4)}", b"-_", validate=True)
+            for part in (first, second)
+        )
+    except (ValueError, binascii.Error) as error:
+        raise ConfigError(f"{SIGNED}: is no signed word of `fedapp sign` ({error})") from error
+    return text, signature
+
+
+def _parsed(text: bytes) -> Word:
+    try:
+        return _READER.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ConfigError(f"{SIGNED}: {first_fault(error)}: sign it anew") from error

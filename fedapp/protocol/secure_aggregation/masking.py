@@ -1,0 +1,64 @@
+"""The masks that hide a site's words: its own, and one that it shares with each neighbour."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from fedapp.protocol.secure_aggregation.fixed_point import Words
+from fedapp.protocol.secure_aggregation.keys import agreed_key, derive
+
+_BLOCK = 2**14
+"""Words that get all masks before the next do: they stay in the processor's cache."""
+_ZEROS = bytes(8 * _BLOCK)
+
+
+def add_own(total: Words, seed: bytes, cohort: str) -> None:
+    """Put a site's own mask, in a sum of these members, onto words [D], in place."""
+    _put(total, [(_own(seed, cohort), np.add)])
+
+
+def remove_own(total: Words, seed: bytes, cohort: str) -> None:
+    """Undo `add_own`."""
+    _put(total, [(_own(seed, cohort), np.subtract)])
+
+
+def add_pairs(
+    total: Words, site: int, key: X25519PrivateKey, others: Mapping[int, str], cohort: str
+) -> None:
+    """Put the masks that a site shares with others onto words [D], in place.
+
+    Of two sites the one of the lower number adds their mask, the other subtracts it. key: the
+    site's for masks. others: the public ones of the others, by site.
+    """
+
+    def mask(other: int) -> bytes:
+        # With the numbers: a site that announces the key of another must not get its masks, which
+        # would cancel the other's.
+        pair = f"pair mask {cohort} {min(site, other)} {max(site, other)}"
+        return agreed_key(key, others[other], pair.encode())
+
+    _put(total, ((mask(other), np.add if site < other else np.subtract) for other in others))
+
+
+def _own(seed: bytes, cohort: str) -> bytes:
+    return derive(seed, f"own mask {cohort}".encode())
+
+
+def _put(total: Words, masks: Iterable[tuple[bytes, np.ufunc]]) -> None:
+    """Add, or subtract, the words of AES-256 in counter mode, from 0.
+
+    masks: of each 32 bytes, a key for this mask only, and what is done with its words.
+    """
+    streams = [
+        (Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor(), operation)
+        for key, operation in masks
+    ]
+    space = bytearray(8 * min(_BLOCK, total.size))
+    for start in range(0, total.size, _BLOCK):
+        part = total[start : start + _BLOCK]
+        zeros, block = memoryview(_ZEROS)[: part.nbytes], np.frombuffer(space, "<u8", part.size)
+        for stream, operation in streams:
+            stream.update_into(zeros, space)
+            operation(part, block, out=part)

@@ -1,0 +1,123 @@
+"""The server's part in a masked sum: who is sent what, and the sum without its masks."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from fedapp.protocol.messages import Announcement, OpenedShare, Sealed, SumAnswer
+from fedapp.protocol.secure_aggregation.context import MaskError, SumContext
+from fedapp.protocol.secure_aggregation.fixed_point import Words
+from fedapp.protocol.secure_aggregation.keys import mask_key, own_digest, public
+from fedapp.protocol.secure_aggregation.masking import add_pairs, remove_own
+from fedapp.protocol.secure_aggregation.neighbour_graph import graph
+from fedapp.protocol.secure_aggregation.secret_sharing import SIZE, combine
+from fedapp.protocol.secure_aggregation.site_session import all_announced
+
+
+@dataclass(frozen=True)
+class Unmasked:
+    """The sum of the survivors' words [D], and which sites opened shares that were wrong."""
+
+    words: Words
+    wrong: tuple[int, ...] = ()
+
+
+def announcements_for(
+    context: SumContext,
+    site: int,
+    members: tuple[int, ...],
+    announcements: Mapping[int, Announcement],
+) -> tuple[Announcement, ...]:
+    """Return the announcements that a site needs: of its neighbours and its own."""
+    return tuple(announcements[other] for other in graph(context, members).holders(site))
+
+
+def by_receiver(sealed: Iterable[Sealed]) -> dict[int, tuple[Sealed, ...]]:
+    """Return the boxes by the site that they were sealed for, ascending by sender."""
+    found: dict[int, list[Sealed]] = {}
+    for box in sorted(sealed, key=lambda box: box.sender):
+        found.setdefault(box.receiver, []).append(box)
+    return {site: tuple(boxes) for site, boxes in found.items()}
+
+
+def unmask(
+    context: SumContext,
+    members: tuple[int, ...],
+    survivors: tuple[int, ...],
+    total: Words,
+    announcements: Mapping[int, Announcement],
+    opened: Mapping[int, SumAnswer],
+) -> Unmasked:
+    """Return the sum of the survivors' words.
+
+    total: the sum of their masked words [D]. announcements: of all members. opened: what survivors
+    answered to the last step, by site; as many as open every secret suffice. Raises MaskError where
+    too few came, or too many were wrong. A wrong share is found out by the announcement.
+    """
+    links = graph(context, members)
+    links.check(frozenset(survivors))
+    announced = all_announced(context, (announcements[site] for site in members))
+    cohort, words, wrong = context.cohort(members, announced), total.copy(), set[int]()
+    own = _by_owner(opened, lambda answer: answer.own)
+    pairs = _by_owner(opened, lambda answer: answer.pairs)
+    for site in members:
+        survives = site in survivors
+        holders = set(links.holders(site))
+        came = (own if survives else pairs).get(site, {})
+        shares = {holder: share for holder, share in came.items() if holder in holders}
+        told = announcements[site]
+        known = (own_digest, told.own) if survives else (_public_mask, told.mask)
+        seed, bad = _together(site, shares, links.threshold, *known)
+        wrong |= bad
+        if survives:
+            remove_own(words, seed, cohort)
+        else:
+            others = {k: announcements[k].mask for k in holders.intersection(survivors)}
+            # What a survivor added for their pair, the lost site would have subtracted.
+            add_pairs(words, site, mask_key(seed), others, cohort)
+    return Unmasked(words, tuple(sorted(wrong)))
+
+
+def _public_mask(seed: bytes) -> str:
+    return public(mask_key(seed))
+
+
+def _together(
+    site: int,
+    shares: Mapping[int, bytes],
+    threshold: int,
+    known_by: Callable[[bytes], str],
+    to: str,
+) -> tuple[bytes, set[int]]:
+    """Return a secret of this site, and who opened a wrong share of it.
+
+    known_by: what of a secret was announced; to: as this. One wrong share is found out where there
+    is one more than needed.
+    """
+    usable = {holder: share for holder, share in shares.items() if len(share) == SIZE}
+    if len(usable) < threshold:
+        raise MaskError(
+            f"{len(usable)} of {threshold} shares of site {site}'s secret came: repeat it when "
+            "more sites are online"
+        )
+    bad = shares.keys() - usable.keys()
+    first = list(usable)[: threshold + 1]
+    for suspect in (None, *reversed(first)) if len(first) > threshold else (None,):
+        asked = [holder for holder in first if holder != suspect][:threshold]
+        secret = combine({holder: usable[holder] for holder in asked})
+        if known_by(secret) == to:
+            return secret, bad if suspect is None else bad | {suspect}
+    raise MaskError(
+        f"the shares of site {site}'s secret do not fit what it announced: it, or several of those "
+        "who opened them, sent wrong ones; repeat the sum without that site"
+    )
+
+
+def _by_owner(
+    opened: Mapping[int, SumAnswer], of: Callable[[SumAnswer], Iterable[OpenedShare]]
+) -> dict[int, dict[int, bytes]]:
+    """Return shares by whose secret they are of, and who opened them. The first of two counts."""
+    found: dict[int, dict[int, bytes]] = {}
+    for holder, answer in sorted(opened.items()):
+        for one in of(answer):
+            found.setdefault(one.site, {}).setdefault(holder, bytes.fromhex(one.share))
+    return found

@@ -1,0 +1,441 @@
+"""Figures of a comparison: curves, variance over sites, harm, sweeps, mistakes; their style.
+
+Every function returns a Matplotlib figure and draws nothing on a screen; `png` makes the file.
+"""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from math import exp, log
+
+import matplotlib.style
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import AbstractPathEffect, withStroke
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from fedapp.core.errors import RunError
+from fedapp.core.untrusted_files import json_file
+from fedapp.reports.comparison.differences import ALONE
+from fedapp.reports.comparison.paper import COST, PaperNumbers
+from fedapp.reports.comparison.record import (
+    BEST,
+    SELECTED,
+    WORST_DECILE,
+    ComparisonRecord,
+    RoundResult,
+)
+from fedapp.reports.comparison.style import Look, featured
+from fedapp.reports.comparison.sweep import Sweep, looks_of_lines
+from fedapp.reports.comparison.tables import relative_costs
+from fedapp.reports.statistics import Mean, mean_sd
+
+STYLE = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 1.7,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 150,
+    "savefig.dpi": 150,
+    "text.parse_math": False,  # a name with $ in it is no formula
+}
+"""Of every figure: 150 dots an inch, 7 to 10 inches wide, so that 10 points can be read."""
+
+HATCHES = {"-": "", "--": "///", ":": "...", "-.": "xxx"}
+"""A bar's hatching for a curve's line."""
+MARKERS = "os^DvP*X"
+"""Of lines that cross: they stay apart in grey too."""
+PANEL_COLUMNS = 2
+WIDTH_ONE, WIDTH_MORE = 7.0, 10.0
+LEGEND_ROW = 0.22
+"""Inches."""
+MOST_BANDS = 8
+"""Lines of a panel that have their spread drawn; the bands of more hide each other."""
+
+MOST_PANELS = 4
+"""Confusion matrices of one setting."""
+MOST_LINES = 8
+"""Methods in the figure of harm; the lines of more hide each other."""
+_MARKS = 8
+"""Markers on a line."""
+_EVEN = 5
+"""Points each way in which the axis of differences is even; beyond it is logarithmic."""
+_TICKS = (-50, -20, -10, -5, -1, 0, 1, 5, 10, 20, 50)
+_REACH, _MOST_REACH = 0.5, 0.1
+"""How far apart the points of one value may stand: of the least gap between two values, and of the
+whole axis."""
+WORDS = {
+    "labels": "mean share of labelled training images",
+    "shift": "strength of the feature shift between sites",
+    "sites": "sites",
+    "images": "images of all sites together",
+}
+"""What a parameter of the data is called on an axis."""
+
+styled = matplotlib.style.context(STYLE, after_reset=True)
+"""Has a function draw in the project's style, whatever the caller's is."""
+Curve = Callable[[RoundResult], float | None]
+
+
+@styled
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file. The same figure gives the same bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+@styled
+def accuracy_curves(comparison: ComparisonRecord) -> Figure | None:
+    """Mean test accuracy over sites per round (Figs. 4, 5); None without rounds."""
+    label = "mean test accuracy over sites, %"
+    return _curves(comparison, lambda row: row.mean_test_accuracy, label)
+
+
+@styled
+def error_curves(comparison: ComparisonRecord) -> Figure | None:
+    """Share of wrong pseudo-labels per round (Fig. 8); None where no method makes any."""
+    return _curves(comparison, lambda row: row.pseudo_label_error, "wrong pseudo-labels, %")
+
+
+def panels(count: int, height: float, *, share_y: bool = False) -> tuple[Figure, list[Axes]]:
+    """Return a figure of the project's style with `count` panels, `height` inches each."""
+    columns = min(count, PANEL_COLUMNS)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(WIDTH_ONE if columns == 1 else WIDTH_MORE, height * rows))
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    every = [axes for row in grid for axes in row]
+    for unused in every[count:]:
+        unused.remove()
+    return figure, every[:count]
+
+
+def _curves(comparison: ComparisonRecord, value: Curve, label: str) -> Figure | None:
+    """Draw one panel per setting, one line per method, with a band of one sd over seeds.
+
+    Panels of more than `MOST_BANDS` lines have no bands: the tables have every spread.
+    """
+    shown: dict[str, dict[str, dict[int, Mean]]] = {}
+    for setting in comparison.settings:
+        for method in comparison.methods:
+            if line := _line(comparison, setting, method, value):
+                shown.setdefault(setting, {})[method] = line
+    if not shown:
+        return None
+    names = comparison.looks
+    datasets = {cell.dataset for cell in comparison.cells.values()}
+    figure, every = panels(len(shown), 3.6, share_y=len(datasets) == 1)
+    for axes, (setting, lines) in zip(every, shown.items(), strict=True):
+        for method, line in lines.items():
+            _draw_line(axes, names[method], line, len(lines) <= MOST_BANDS)
+        axes.set(title=setting, xlabel="round")
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+        axes.margins(x=0.02)
+    for axes in every[::PANEL_COLUMNS]:
+        axes.set_ylabel(label)
+    legend(figure, lines_of(every))
+    return figure
+
+
+def _line(comparison: ComparisonRecord, setting: str, method: str, value: Curve) -> dict[int, Mean]:
+    """Return round -> mean over the seeds that measured it."""
+    by_round: dict[int, list[float]] = {}
+    for seed in comparison.seeds:
+        for row in comparison.rounds.get((setting, method, seed), ()):
+            if (number := value(row)) is not None:
+                by_round.setdefault(row.round, []).append(100 * number)
+    means = {number: mean_sd(values) for number, values in sorted(by_round.items())}
+    return {number: mean for number, mean in means.items() if mean}
+
+
+def _draw_line(axes: Axes, look: Look, line: Mapping[int, Mean], band: bool) -> None:
+    rounds, means = list(line), [mean.value for mean in line.values()]
+    spreads = [mean.sd or 0.0 for mean in line.values()]
+    marker = "o" if len(rounds) == 1 else ""
+    axes.plot(rounds, means, look.line, marker=marker, color=look.colour, label=look.label)
+    if band and any(spreads):
+        low = [mean - sd for mean, sd in zip(means, spreads, strict=True)]
+        high = [mean + sd for mean, sd in zip(means, spreads, strict=True)]
+        axes.fill_between(rounds, low, high, color=look.colour, alpha=0.13, linewidth=0)
+
+
+@styled
+def variance_bars(comparison: ComparisonRecord) -> Figure | None:
+    """Variance of test accuracy over sites, mean and sd over seeds (Fig. 6); None if unmeasured."""
+    found: dict[str, dict[str, Mean]] = {}
+    for setting in comparison.settings:
+        for method in comparison.methods:
+            stds = comparison.by_seed(setting, method, "selected_std").values()
+            if mean := mean_sd((100 * std) ** 2 for std in stds):
+                found.setdefault(setting, {})[method] = mean
+    if not found:
+        return None
+    names = comparison.looks
+    shown = [m for m in comparison.methods if any(m in bars for bars in found.values())]
+    figure, every = panels(len(found), 1.1 + 0.27 * len(shown), share_y=True)
+    for axes in every[1:]:
+        axes.sharex(every[0])
+    for axes, (setting, bars) in zip(every, found.items(), strict=True):
+        for place, method in enumerate(shown):
+            if mean := bars.get(method):
+                look = names[method]
+                drawn = axes.barh(place, mean.value, height=0.7, linewidth=0, color=look.colour)
+                for bar in drawn:
+                    bar.set(hatch=HATCHES[look.line], edgecolor="white")
+                if mean.sd is not None:
+                    _whisker(axes, mean, place)
+        axes.set(title=setting, xlabel="variance over sites, squared points")
+        axes.grid(visible=False, axis="y")
+    every[0].set_xlim(0, None)  # of all, now that all is drawn: limits once set are not widened
+    every[0].set_yticks(range(len(shown)), [names[m].label for m in shown])
+    every[0].invert_yaxis()
+    return figure
+
+
+def _whisker(axes: Axes, mean: Mean, place: int) -> None:
+    """Draw one sd each way, with a white rim that keeps it apart from a dark bar."""
+    rim: list[AbstractPathEffect] = [withStroke(linewidth=3, foreground="white")]
+    line = axes.errorbar(mean.value, place, xerr=mean.sd, color="#222222", capsize=2.5, lw=1.1)
+    for part in line.get_children():
+        part.set_path_effects(rim)
+
+
+def lines_of(every: Sequence[Axes]) -> dict[str, Artist]:
+    """Return every named line of some panels, once, by its name."""
+    named: dict[str, Artist] = {}
+    for axes in every:
+        handles, labels = axes.get_legend_handles_labels()
+        named |= dict(zip(labels, handles, strict=True))
+    return named
+
+
+def legend(figure: Figure, named: Mapping[str, Artist], columns: int = 4) -> None:
+    """Name every line once, below the panels, where it covers nothing."""
+    columns = min(len(named), columns if figure.get_figwidth() >= WIDTH_MORE else columns - 1)
+    rows = -(-len(named) // columns)
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * rows)
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
+
+
+@styled
+def harm_figure(comparison: ComparisonRecord, methods: Sequence[str]) -> Figure | None:
+    """Every site's difference from training alone, sorted, one line a method; None without any.
+
+    methods: those to draw; the first `MOST_LINES` but local_only itself. One panel a setting.
+    """
+    alone = comparison.method(ALONE)
+    shown = [method for method in methods if method != alone][:MOST_LINES]
+    if alone is None:
+        return None
+    found = {
+        setting: lines
+        for setting in comparison.settings
+        if (lines := _differences(comparison, setting, shown, alone))
+    }
+    if not found:
+        return None
+    names = comparison.looks
+    figure, every = panels(len(found), 3.6, share_y=True)
+    for axes, (setting, lines) in zip(every, found.items(), strict=True):
+        axes.axhline(0, color="#222222", linewidth=1)
+        for place, method in enumerate(shown):
+            if method in lines:
+                _draw(axes, names[method], lines[method], place)
+        axes.set(title=setting, xlabel="sites, %, from the most harmed", xlim=(0, 100))
+        # A site without labels gains 80 points; what is near zero must be seen beside it.
+        axes.set_yscale("symlog", linthresh=_EVEN, linscale=1.5)
+        axes.set_yticks(_TICKS, [f"{tick:+d}" if tick else "0" for tick in _TICKS])
+        axes.set_yticks([], minor=True)
+    for axes in every[::PANEL_COLUMNS]:
+        axes.set_ylabel(f"accuracy less {names[alone].label}'s, points")
+    legend(figure, lines_of(every))
+    return figure
+
+
+def _differences(
+    comparison: ComparisonRecord, setting: str, methods: Sequence[str], alone: str
+) -> dict[str, list[float]]:
+    """Return method -> differences in points, ascending, of the sites of all seeds."""
+    found = {}
+    for method in methods:
+        pairs = comparison.site_pairs(setting, method, alone)
+        if pairs:
+            found[method] = sorted(100 * (ours - their) for _, ours, their in pairs)
+    return found
+
+
+def _draw(axes: Axes, look: Look, differences: Sequence[float], place: int) -> None:
+    """Draw one line; its markers tell it from the others where colours do not."""
+    count = len(differences)
+    x = 100 * (np.arange(count) + 0.5) / count
+    step = max(count // _MARKS, 1)
+    axes.plot(
+        *(x, differences, look.line),
+        color=look.colour,
+        label=look.label,
+        marker=MARKERS[place % len(MARKERS)],
+        markersize=5,
+        markevery=(place * step // MOST_LINES, step),  # beside the others', not on them
+    )
+
+
+@styled
+def sweep_figure(
+    comparison: ComparisonRecord, sweep: Sweep, numbers: PaperNumbers
+) -> Figure | None:
+    """Accuracy and relative cost against a parameter's value (Figs. 7, 10, Tables IV, V)."""
+    figure, (left, right) = panels(2, 3.6)
+    shown = looks_of_lines(comparison, sweep)
+    for key, line in sweep.lines.items():
+        look, name = shown[key], shown[key].label or "ours"
+        _plot(left, {v: comparison.mean(*line[v], SELECTED) for v in sorted(line)}, look, name)
+        best = {v: numbers.find(*line[v]) for v in sorted(line)}
+        if any(best.values()):
+            over = {v: comparison.mean(*line[v], BEST) for v in sorted(line)}
+            _plot(left, over, Look("", look.colour, "--"), f"{name}, best over rounds")
+            _paper(left, best, look, "paper, best over rounds")
+        costs = relative_costs(comparison, line)
+        right.plot(sorted(costs), [100 * costs[v] for v in sorted(costs)], "o-", color=look.colour)
+        _paper(right, {v: numbers.find(*line[v], COST) for v in sorted(line)}, look, "")
+    if not left.has_data():
+        return None
+    left.set_ylabel("mean test accuracy over sites, %")
+    right.set(ylabel="models sent, % of the dearest", ylim=(0, None))
+    for axes in (left, right):
+        axes.set_xlabel(sweep.parameter)
+        _scale(axes, sweep.values)
+    legend(figure, lines_of([left]))
+    return figure
+
+
+@styled
+def data_figure(comparison: ComparisonRecord, sweep: Sweep) -> Figure | None:
+    """Accuracy against what the data are like, one line a method: of all sites, and of the worst.
+
+    Points of one value stand side by side, so that their error bars can be told apart.
+    """
+    figure, every = panels(2, 4.4)
+    shown = looks_of_lines(comparison, sweep)
+    for axes, column in zip(every, (SELECTED, WORST_DECILE), strict=True):
+        for place, (key, line) in enumerate(sweep.lines.items()):
+            means = {v: comparison.mean(*line[v], column) for v in sorted(line)}
+            moved = _side_by_side(list(means), sweep.values, place, len(sweep.lines))
+            beside = dict(zip(moved, means.values(), strict=True))
+            look, marker = shown[key], MARKERS[place % len(MARKERS)]
+            _plot(axes, beside, look, look.label or "mean over sites", marker)
+        axes.set_xlabel(WORDS.get(sweep.parameter, sweep.parameter))
+        _scale(axes, sweep.values)
+    left, right = every
+    if not left.has_data():
+        return None
+    left.set_ylabel("mean test accuracy over sites, %")
+    right.set_ylabel("worst tenth of the sites, %")
+    legend(figure, lines_of([left]))
+    return figure
+
+
+def _plot(
+    axes: Axes, line: Mapping[float, Mean | None], look: Look, name: str, marker: str = "o"
+) -> None:
+    known = {value: mean for value, mean in line.items() if mean}
+    if known:
+        x, y = list(known), [100 * mean.value for mean in known.values()]
+        axes.plot(x, y, look.line, marker=marker, color=look.colour, label=name)
+        spreads = [100 * (mean.sd or 0.0) for mean in known.values()]
+        axes.errorbar(x, y, yerr=spreads, fmt="none", ecolor=look.colour, capsize=2, lw=1)
+
+
+def _paper(axes: Axes, line: Mapping[float, str | None], look: Look, name: str) -> None:
+    known = {value: float(text) for value, text in line.items() if text}
+    if known:
+        x, y = list(known), list(known.values())
+        axes.plot(x, y, "s:", color=look.colour, markerfacecolor="white", label=name or None)
+
+
+def _side_by_side(
+    values: Sequence[float], ticks: Sequence[float], place: int, lines: int
+) -> list[float]:
+    """Return where line `place` of `lines` has its points: a little beside the ticks."""
+    there, back = (log, exp) if _logarithmic(ticks) else (float, float)
+    marks = [there(tick) for tick in ticks]
+    least = min(b - a for a, b in pairwise(marks))
+    reach = min(_REACH * least, _MOST_REACH * (marks[-1] - marks[0]))
+    beside = reach * ((place + 0.5) / lines - 0.5)
+    return [back(there(value) + beside) for value in values]
+
+
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    """Put a tick at every value; a logarithmic axis where they span more than a decade."""
+    if _logarithmic(values):
+        axes.set_xscale("log")
+    axes.set_xticks(list(values), [f"{value:g}" for value in values])
+    axes.set_xticks([], minor=True)
+
+
+def _logarithmic(values: Sequence[float]) -> bool:
+    return values[0] > 0 and values[-1] >= 10 * values[0]
+
+
+def confusion(comparison: ComparisonRecord, setting: str, method: str) -> NDArray[np.int64] | None:
+    """Return counts [C, C], true class x predicted class, of the sites' test images.
+
+    Summed over sites and seeds, after the last round. None without a test image.
+    Raises RunError where a cell's evaluations.json is damaged.
+    """
+    total: NDArray[np.int64] | None = None
+    tested = "_".join(filter(None, ["test", comparison.answers.get(method)]))
+    for cell in comparison.of(setting, method).values():
+        path = comparison.folder / cell.cell / "evaluations.json"
+        if not path.is_file():
+            continue
+        try:
+            sites = json_file(path)
+            parts = [site[tested]["confusion"] for site in sites.values() if tested in site]
+            for part in parts:
+                counts = np.array(part, dtype=np.int64)
+                total = counts if total is None else total + counts
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{path}: is damaged ({error}); run the cell again") from error
+    return total if total is not None and total.any() else None
+
+
+@styled
+def confusion_figure(comparison: ComparisonRecord, setting: str) -> Figure | None:
+    """Confusion matrices of some methods in one setting, each row in percent; None without any."""
+    order = featured(comparison.methods, comparison.presets)
+    every = ((method, confusion(comparison, setting, method)) for method in order)
+    matrices = [(method, total) for method, total in every if total is not None][:MOST_PANELS]
+    if not matrices:
+        return None
+    figure, axes_of = panels(len(matrices), 4.4)
+    for place, (axes, (method, counts)) in enumerate(zip(axes_of, matrices, strict=True)):
+        _matrix(axes, counts)
+        axes.set(title=comparison.looks[method].label, xlabel="predicted class")
+        if place % 2 == 0:
+            axes.set_ylabel("true class")
+    return figure
+
+
+def _matrix(axes: Axes, counts: NDArray[np.int64]) -> None:
+    """Draw each true class as a row of percentages; a class without images stays empty."""
+    images = counts.sum(axis=1, keepdims=True)
+    share = np.divide(100.0 * counts, images, out=np.full(counts.shape, np.nan), where=images > 0)
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=100)
+    axes.grid(visible=False)
+    classes = range(len(counts))
+    axes.set_xticks(classes)
+    axes.set_yticks(classes)
+    for row, column in np.argwhere(share >= 0.5):
+        value = share[row, column]
+        ink = "white" if value > 60 else "#222222" if value >= 5 else "#66727E"
+        axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=8)

@@ -1,0 +1,358 @@
+"""About a run: what ran and what came of it, what it cost, what went wrong, how to run it again.
+
+Models and bytes that were sent stand against the paper's bound.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from fedapp.core.errors import ConfigError, FedAppError
+from fedapp.core.formatting import count, duration, percent, size
+from fedapp.evaluation.confidence_intervals import FEW
+from fedapp.evaluation.reliability_warnings import warnings_about
+from fedapp.experiment.config import differing, load_experiment, to_plain
+from fedapp.experiment.preset_files import method_presets, presets
+from fedapp.experiment.run_folder import Row
+from fedapp.reports.charts import Bar, Line, bars, line_chart, rounds_axis, upto
+from fedapp.reports.layout import DASH, Block, Figure, Table
+from fedapp.reports.run_record import RunRecord
+from fedapp.server.accuracy_drop import fallen
+
+_MOST = 40
+"""Warnings shown; more are counted."""
+
+
+def sentence(run: RunRecord) -> str:
+    """Return the result in one sentence, with how it was made."""
+    planned = run.setting("rounds", "num_rounds")
+    done = f"{run.last} of {planned} rounds"
+    what = f"{method_of(run)} on {run.setting('data', 'name')}, {len(run.sites)} sites, {done}"
+    return f"{what}, seed {run.settings.get('seed')}. {_result(run)}"
+
+
+def method_of(run: RunRecord) -> str:
+    """Return the name under which people know the method."""
+    return str((run.summary or {}).get("method") or run.setting("method", "name"))
+
+
+def _result(run: RunRecord) -> str:
+    tested = run.evaluations()
+    if not tested or not run.rounds:
+        return "No site has test images: how good its models are is not known."
+    final = run.rounds[-1].get("mean_test_accuracy")
+    right, of = sum(e.correct for e in tested), sum(e.samples for e in tested)
+    last = (
+        f"After round {run.last} the sites' models are right on {percent(final)} % of their own "
+        f"test images, the mean over {len(tested)} sites ({right} of {of} images together)"
+    )
+    start = [site.before.share for site in run.sites if site.before]
+    began = f"; after the warm-up it was {percent(fmean(start))} %." if start else "."
+    return last + began
+
+
+def _sites(run: RunRecord) -> str:
+    """Return how many sites there are, and whether they are known by their sums alone."""
+    masked = run.setting("privacy", "sums") == "masked"
+    known = f"{run.setting('split', 'num_clients')}, known by masked sums alone"
+    return known if masked else str(len(run.sites))
+
+
+def protocol(run: RunRecord) -> Table:
+    """Return what a reader must know to judge the numbers."""
+    facts = [site.standing.facts for site in run.sites]
+    labelled, unlabelled = sum(f.labelled for f in facts), sum(f.unlabelled for f in facts)
+    share = labelled / max(labelled + unlabelled, 1)
+    val, test = sum(f.val for f in facts), sum(f.test for f in facts)
+    chosen, best = run.standings.best_by_validation, run.standings.best
+    rows = [
+        ["Data", f"{run.setting('data', 'name')}: {_answers(run)}"],
+        [
+            "Training images",
+            f"{count(labelled)} labelled, {count(unlabelled)} unlabelled ({percent(share)} % have "
+            "a label)",
+        ],
+        [
+            "Images to measure on",
+            f"{count(val)} for validation, {count(test)} for testing; each site is measured on its "
+            "own",
+        ],
+        ["Sites", f"{_sites(run)}; a round trains {_cohort(run)}"],
+        ["Method", method_of(run)],
+        ["Network", str(run.setting("model", "name"))],
+        ["Rounds", f"{run.last} of {run.setting('rounds', 'num_rounds')} after the warm-up"],
+        ["Seed", str(run.settings.get("seed"))],
+        ["Time", duration(run.state.get("wall_seconds"))],
+        [
+            "Selected on validation images",
+            DASH
+            if chosen is None
+            else f"round {chosen['round']}: "
+            f"{percent(chosen['mean_test_accuracy'])} % mean test accuracy",
+        ],
+        [
+            "Best by test images",
+            DASH
+            if best is None
+            else f"round {best['round']}: "
+            f"{percent(best['mean_test_accuracy'])} %; chosen by looking at the test images, so "
+            "too good: for comparison with papers only",
+        ],
+    ]
+    return Table("Data, method and rounds", ["", ""], rows, labels=2)
+
+
+def _cohort(run: RunRecord) -> str:
+    share = run.setting("rounds", "sample_rate")
+    return "all" if share in {None, 1} else f"{percent(float(share))} % of them"
+
+
+def side_by_side(runs: list[RunRecord]) -> Table:
+    """Return the runs' results, a row each."""
+    rows = []
+    for run in runs:
+        chosen = run.standings.best_by_validation or {}
+        final = run.rounds[-1] if run.rounds else {}
+        rows.append(
+            [
+                run.name,
+                method_of(run),
+                str(len(run.sites)),
+                f"{run.last} of {run.setting('rounds', 'num_rounds')}",
+                percent(chosen.get("mean_test_accuracy")),
+                percent(final.get("mean_test_accuracy")),
+                percent(final.get("worst_decile_accuracy")),
+                count(final.get("models_sent")),
+            ]
+        )
+    columns = [
+        *("Run", "Method", "Sites", "Rounds", "Selected, %", "Final, %", "Worst decile, %"),
+        "Models sent",
+    ]
+    notes = [
+        "Mean accuracy over sites, each on its own test images. Selected: at the round with the "
+        "best mean validation accuracy. Runs with other data, sites or splits cannot be compared.",
+    ]
+    splits = {site.standing.facts.split_digest for run in runs for site in run.sites}
+    if len(splits) > 1:
+        notes.append("These runs are not of the same split: their differences may come from that.")
+    return Table("The runs", columns, rows, notes)
+
+
+def traffic(run: RunRecord) -> Block:
+    """Return models sent by round, beside the bound where the method has one."""
+    title = "What was sent"
+    reading = (
+        "Models sent since the beginning, to the sites and back. Where the method's paper bounds "
+        "them, the dashed line is that bound for the whole run: the run should end below it."
+    )
+    sent = [
+        (row["round"], row["models_sent"] + row.get("models_up", 0))
+        for row in run.rounds
+        if row.get("models_sent") is not None
+    ]
+    if not sent:
+        return Block(title, reading, missing="This run did not record what it sent.")
+    bound = (run.summary or {}).get("cost_bound_models")
+    most = max(sent[-1][1], bound or 0)
+    lines = [Line(f"sent {count(sent[-1][1])}", sent, "c0")]
+    if bound:
+        lines.append(Line(f"bound {count(bound)}", [(0, bound), (run.last, bound)], "c2", True))
+    last = run.rounds[-1]
+    said = f"{count(sent[-1][1])} models sent"
+    if bound:
+        said += f", {percent(sent[-1][1] / bound)} % of the paper's bound of {count(bound)}"
+    said += (
+        f": {size(last.get('bytes_down'))} to the sites and {size(last.get('bytes_up'))} back"
+        + (
+            f"; {size(measured)} more for measuring alone."
+            if (measured := last.get("bytes_evaluation"))
+            else "."
+        )
+    )
+    picture = line_chart("Models sent", lines, rounds_axis(run.last), upto(most, count), said)
+    rows = [
+        [
+            *(str(row["round"]), count(row.get("models_sent")), count(row.get("models_up"))),
+            *(size(row.get("bytes_down")), size(row.get("bytes_up"))),
+        ]
+        for row in run.rounds
+    ]
+    columns = ["Round", "To sites", "Back", "Bytes to sites", "Bytes back"]
+    table = Table("Sent since the beginning", columns, rows, labels=1)
+    lines_ = [] if bound else ["The method's paper gives no bound, or the run is not over."]
+    return Block(title, reading, [Figure(picture, said, table)], lines=lines_)
+
+
+def times(run: RunRecord) -> Block:
+    """Return the seconds of every kind of phase, and of every round."""
+    title = "Time"
+    reading = (
+        "Where the time went, as the server saw it: waiting for sites in each kind of phase, and "
+        "its own work. On one machine the sites take turns."
+    )
+    spent: Counter[str] = Counter()
+    for row in run.history.values():
+        spent.update(row.get("seconds", {}))
+    figures = [_rounds(run)] if len(_with_before(run.rounds)) > 1 else []
+    if not spent:
+        why = "This run did not record its phases (sites.jsonl)."
+        return Block(title, reading, figures, missing=why)
+    total = sum(spent.values())
+    given = [Bar(name, [(seconds, "c0")], _time(seconds)) for name, seconds in spent.most_common()]
+    said = f"{duration(total)} in all phases; most in {spent.most_common(1)[0][0]}."
+    rows = [
+        [name, _time(seconds), percent(seconds / total if total else None)]
+        for name, seconds in spent.most_common()
+    ]
+    table = Table("Time by phase", ["Phase", "Time", "%"], rows, labels=1)
+    return Block(title, reading, [Figure(bars("By phase", given, said), said, table), *figures])
+
+
+def _time(seconds: float) -> str:
+    return "under 1 s" if seconds < 1 else duration(seconds)
+
+
+def _rounds(run: RunRecord) -> Figure:
+    """Return how long each round took; a run that was resumed counts its own time alone."""
+    taken: list[tuple[float, float]] = [
+        (row["round"], max(row["wall_seconds"] - before, 0.0))
+        for before, row in _with_before(run.rounds)
+    ]
+    most = max((seconds for _, seconds in taken), default=0.0)
+    said = f"The longest round took {duration(most)}."
+    lines, up = [Line("", taken, "c0")], upto(most, duration)
+    picture = line_chart("Seconds by round", lines, rounds_axis(run.last), up, said)
+    rows = [[f"{number:g}", duration(seconds)] for number, seconds in taken]
+    return Figure(picture, said, Table("Time by round", ["Round", "Time"], rows, labels=1))
+
+
+def _with_before(rows: Sequence[Row]) -> list[tuple[float, Row]]:
+    """Return each round's row with the seconds before it."""
+    timed = [row for row in rows if row.get("wall_seconds") is not None]
+    before = [0.0, *(row["wall_seconds"] for row in timed)]
+    return list(zip(before, timed, strict=False))  # nothing comes after the last
+
+
+def setup(run: RunRecord) -> Block:
+    """Return settings that differ from the preset's, and versions."""
+    title = "Settings and versions"
+    reading = "What to give to run it again. config.yaml in the run's folder has every setting."
+    name = str(run.settings.get("name"))
+    rows, lines = [], []
+    try:
+        preset = _preset(name)
+    except FedAppError:
+        preset = None
+    if preset is None:
+        lines.append(f"Preset {name}: not one of this version's, so nothing is compared with it.")
+    else:
+        found = differing(preset, run.settings)
+        rows = [[key, _shown(theirs), _shown(ours)] for key, theirs, ours in found]
+        lines.append(f"Preset {name}: {len(rows) or 'no'} settings differ.")
+    tables = []
+    if rows:
+        tables.append(Table("Settings that differ", ["Setting", "Preset", "Here"], rows, labels=3))
+    versions = [[key, str(value)] for key, value in (run.facts.get("versions") or {}).items()]
+    split = run.sites[0].standing.facts.split_digest
+    begun = [
+        ["started", str(run.facts.get("started", "-"))],
+        ["code", str(run.facts.get("code", "-"))],
+        ["split", split[:16]],
+    ]
+    tables.append(Table("Versions", ["", ""], [*begun, *versions], labels=2))
+    return Block(title, reading, tables=tables, lines=lines)
+
+
+def warnings(run: RunRecord) -> Block:
+    """Return all that a reader should be warned of."""
+    found = [*_of_rounds(run), *_of_sites(run), *_lights(run)]
+    more = [f"And {len(found) - _MOST} more."] if len(found) > _MOST else []
+    reading = "What went wrong or makes a number weak."
+    return Block("Warnings", reading, lines=[*found[:_MOST], *more] or ["None."])
+
+
+def _of_rounds(run: RunRecord) -> list[str]:
+    names = {str(site.number): site.name for site in run.sites}
+    found: list[str] = []
+    planned = run.setting("rounds", "num_rounds")
+    if run.summary is None or (isinstance(planned, int) and run.last < planned):
+        found.append(f"The run is not over: round {run.last} of {planned}.")
+    before: dict[str, Any] = {}
+    for row in run.rounds:
+        if warning := fallen(row, before):
+            found.append(f"{warning[:1].upper()}{warning[1:]}.")
+        for site, reason in (row.get("skipped") or {}).items():
+            who = names.get(site, f"site {site}")
+            found.append(f"Round {row['round']}: {who} skipped: {reason}.")
+        if late := row.get("joined"):
+            who = ", ".join(names.get(str(site), f"site {site}") for site in late)
+            found.append(f"Round {row['round']}: joined: {who}.")
+        before = row
+    for number, row in sorted(run.history.items()):
+        for site, said in row.get("sites", {}).items():
+            if said.get("memory_lost"):
+                who = names.get(site, f"site {site}")
+                found.append(f"Round {number}: {who} had lost what it keeps to itself.")
+    return found
+
+
+def _answers(run: RunRecord) -> str:
+    """Return how many classes, or findings, there are."""
+    names = len(run.sites[0].standing.facts.classes)
+    return f"{names} findings" if run.counted else f"{names} classes"
+
+
+def _of_sites(run: RunRecord) -> list[str]:
+    found = []
+    facts = [(site.name, site.standing) for site in run.sites]
+    for label, names in (
+        ("No test images, so nothing is known", [n for n, s in facts if not s.facts.test]),
+        (
+            f"Fewer than {FEW} test images, mostly chance",
+            [f"{n} ({s.facts.test})" for n, s in facts if 0 < s.facts.test < FEW],
+        ),
+        (
+            "Classes without test images",
+            [
+                f"{n} ({len(s.facts.classes) - s.test_classes} of {len(s.facts.classes)})"
+                for n, s in facts
+                if s.facts.test and s.test_classes is not None
+                and s.test_classes < len(s.facts.classes)
+            ],
+        ),
+    ):  # fmt: skip
+        if names:
+            shown = ", ".join(names[:12])
+            more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+            found.append(f"{label}: {shown}{more}.")
+    return found
+
+
+def _lights(run: RunRecord) -> list[str]:
+    """Return the warnings about each site's model, by its answers to test images."""
+    return [
+        f"{site.name[:1].upper()}{site.name[1:]}: {light}"
+        for site in run.sites
+        if (tested := site.standing.latest.get("test")) and tested.samples
+        for light in warnings_about(tested, site.standing.facts.labelled, run.classes)
+    ]
+
+
+def _preset(name: str) -> Mapping[str, Any] | None:
+    """Return a preset's settings by a run's name for it, such as `digits_demo-fixavg`."""
+    for known in presets():
+        if name == known:
+            return to_plain(load_experiment(known))
+        for method in method_presets():
+            if name == f"{known}-{method}":
+                try:
+                    return to_plain(load_experiment(known, {"method.preset": method}))
+                except ConfigError:  # the run had more said, as split.bags
+                    return None
+    return None
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None or value == "" else str(value)

@@ -1,0 +1,396 @@
+"""What a site's single answers tell: how good the model that it keeps is, and where it is wrong.
+
+Made at the site, of the model's folder and of what lies beside it. The pictures are the site's
+images: nothing of this is sent.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedapp.core.formatting import percent
+from fedapp.evaluation.classification_metrics import (
+    FEWEST,
+    METRICS,
+    NAMES,
+    Metric,
+    OneClass,
+    brier,
+    by_class,
+    check,
+    confusion,
+    counted,
+    enough,
+    macro,
+    sensitivity,
+    specificity,
+)
+from fedapp.evaluation.confidence_intervals import (
+    difference,
+    interval,
+    one_against_rest,
+    resampled_counts,
+    weights,
+    wider,
+    wilson,
+)
+from fedapp.evaluation.findings import blocks, both, by_finding, read_alone
+from fedapp.learn.metrics import evaluation
+from fedapp.models.description import Description
+from fedapp.models.evidence import Evidence
+from fedapp.reports.charts import Share, Shares, gallery, intervals
+from fedapp.reports.layout import DASH, Block, Figure, Table
+from fedapp.reports.run_classes import confusion as mistakes_block
+from fedapp.reports.run_classes import trust
+
+Values = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+_DRAWS: Final = "own page"
+"""What the resamples are keyed by."""
+_QUALITY = (
+    "Of the site's own test images, which the model did not learn from. Intervals: the middle 95 % "
+    "of 1,000 resamples of the images, for accuracy Wilson's or wider. A mean over classes is told "
+    f"where each class that occurs has {FEWEST} images."
+)
+_QUALITY_OF_FINDINGS = (
+    "Means over the findings of which something can be said. Intervals: the middle 95 % of 1,000 "
+    "resamples of the images, each with all its findings."
+)
+_MEANS: Final[tuple[Metric, ...]] = ("accuracy", "balanced_accuracy", "f1")
+_CLASSES = (
+    "Each class against all others. Sensitivity: the share of its images that is found; "
+    "specificity: the share of the others that is not taken for it (both with Wilson's 95 % "
+    f"interval). Of fewer than {FEWEST} images nothing is said."
+)
+_FINDINGS = (
+    "Each finding by itself, of the test images in which it was read; it counts as said from a "
+    "probability of 50 % on. Sensitivity: the share of the images with it that are found; "
+    "specificity: the share of those without it that are not taken for it (both with Wilson's 95 % "
+    f"interval). Of fewer than {FEWEST} images nothing is said."
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is told of a class or finding.
+
+    found, spared: right answers to images of it and to others, these images, and the share in
+    resamples [B] where images are not by themselves. scores: what takes probabilities.
+    """
+
+    name: str
+    found: tuple[int, int, Values]
+    spared: tuple[int, int, Values]
+    scores: OneClass
+
+
+def of_answers(description: Description, evidence: Evidence, at: float) -> list[Block]:
+    """Return what the kept model's answers to the site's test images, at least one, tell.
+
+    at: the specificity at which sensitivities are told, in (0, 1). Raises RunError where an answer
+    is NaN.
+    """
+    classes, patients = description.model.classes, evidence.patients
+    answers, labels = evidence.answers["kept"], evidence.labels
+    said, truth = answers.double().numpy(), labels.numpy()
+    check(said)
+    if description.model.finds:
+        names, reading = both(classes), _FINDINGS
+        quality = _quality_of_findings(said, truth, at, patients)
+        told = _told_of_findings(classes, said, truth, at, patients)
+    else:
+        said /= said.sum(1, keepdims=True)  # they were rounded to float32
+        found, names, reading = by_class(said, truth, at), classes, _CLASSES
+        quality = _quality(said, truth, found, at, patients)
+        told = _told(classes, said, truth, found, patients)
+    sums = evaluation(answers, labels)
+    every = [
+        _gain(description, evidence),
+        quality,
+        _classes(told, at, reading),
+        mistakes_block([sums], names),
+        _surest_mistakes(description, evidence),
+        trust([sums]),
+    ]
+    return [block for block in every if block is not None]
+
+
+def _gain(description: Description, evidence: Evidence) -> Block | None:
+    """Return the metric of both kinds of model, on the same images, and AUROC of two classes."""
+    answers = evidence.answers.get("alone"), evidence.answers.get("joined")
+    verdict, truth = description.choice.verdict, evidence.labels.numpy()
+    if verdict is None or verdict.gain is None or None in answers:
+        return None
+    alone, joined = (one.double().numpy() for one in answers if one is not None)
+    count = _counts_of_findings if description.model.finds else confusion
+    shares = [percent(float(METRICS[verdict.metric](count(one, truth)))) for one in (alone, joined)]
+    gain = _signed(verdict.gain, verdict.low, verdict.high)
+    rows = [[NAMES[verdict.metric].capitalize(), *shares, *gain]]
+    if description.model.finds:
+        same = f"asked for the same {verdict.answers} findings"
+    else:
+        same = f"both asked for the same {len(truth)} test images"
+        if joined.shape[1] == 2 and min(np.bincount(truth, minlength=2)) >= FEWEST:
+            rows.append(_auroc_gain(alone[:, 1], joined[:, 1], truth == 1, evidence.patients))
+    columns = ["Metric", "Alone, %", "Joined, %", "Gain, points", "95 % interval"]
+    reading = (
+        "The best model that the site trained alone and the best that others had a part in, each "
+        f"chosen on validation images, {same}."
+    )
+    return Block("What joining brought", reading, tables=[Table("Gain", columns, rows, labels=1)])
+
+
+def _auroc_gain(
+    alone: Values, joined: Values, second: NDArray[np.bool_], patients: Labels | None
+) -> list[str]:
+    """Return the row of AUROC. alone, joined: probabilities of the second class, [n]."""
+    found = difference(joined, alone, second)
+    once = np.ones((1, len(second)), np.int64)
+    areas = (one_against_rest(once, one, second, 0.9)[0][0] for one in (alone, joined))
+    low, high = found.interval
+    if patients is not None:
+        drawn = weights(len(second), _DRAWS, groups=patients)
+        ours, theirs = (one_against_rest(drawn, one, second, 0.9)[0] for one in (joined, alone))
+        low, high = wider((low, high), ours - theirs)
+    return ["AUROC", *map(percent, areas), *_signed(found.gain, low, high)]
+
+
+def _signed(gain: float, low: float | None, high: float | None) -> list[str]:
+    ends = DASH if low is None or high is None else f"{low * 100:+.1f} to {high * 100:+.1f}"
+    return [f"{gain * 100:+.1f}", ends]
+
+
+def _quality(
+    said: Values, truth: Labels, found: list[OneClass], at: float, patients: Labels | None
+) -> Block:
+    """Return the metrics of all classes together. said: [n, C]; truth: [n]."""
+    counts, (images, classes) = confusion(said, truth), said.shape
+    drawn = weights(images, _DRAWS, groups=patients)
+    resampled = resampled_counts(drawn, said.argmax(1), truth, classes)
+    rows, said_of_all = [], enough(counts)
+    for metric, of in METRICS.items():
+        if metric != "accuracy" and not said_of_all:
+            continue
+        ends = interval(of(resampled))
+        if metric == "accuracy":  # as the head of the page has it
+            by_image = wilson(int(counts.diagonal().sum()), images)
+            ends = by_image if patients is None else wider(by_image, of(resampled))
+        value = float(of(counts))
+        rows.append([_named(metric), DASH if np.isnan(value) else percent(value), _ends(ends)])
+    kinds = [
+        one_against_rest(drawn, said[:, c], truth == c, at)
+        for c, one in enumerate(found)
+        if one.auroc is not None
+    ]
+    for place, (name, mean) in enumerate(
+        (
+            ("AUROC, mean over classes", macro([one.auroc for one in found])),
+            ("Average precision, mean over classes",
+             macro([one.average_precision for one in found])),
+        )
+    ):  # fmt: skip
+        if said_of_all and mean is not None:
+            spread = np.mean([one[place] for one in kinds], axis=0)
+            rows.append([name, percent(mean), _ends(interval(spread))])
+    squares = ((said - np.eye(classes)[truth]) ** 2).sum(1) / (2 if classes == 2 else 1)
+    score, ends = brier(said, truth), interval(drawn @ squares / drawn.sum(1))
+    most = "1" if classes == 2 else "2"
+    rows.append(
+        [
+            f"Brier score (0 best, {most} worst)",
+            DASH if score is None else f"{score:.3f}",
+            DASH if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}",
+        ]
+    )
+    lines = [] if said_of_all else [_few(counts)]
+    if patients is not None:
+        lines.append(
+            f"All intervals but that of calibration are by patient: {images} test images of "
+            f"{len(set(patients.tolist()))} patients."
+        )
+    table = Table("Metrics", ["Metric", "%, or as said", "95 % interval"], rows, labels=1)
+    return Block("How good the model is", _QUALITY, tables=[table], lines=lines)
+
+
+def _few(counts: Labels) -> str:
+    images = counts.sum(1)
+    fewest = int(images[images > 0].min())
+    return (
+        "Balanced accuracy, F1, kappa, AUROC and average precision as means over classes cannot be "
+        f"said: some class has {fewest} test image{'s' * (fewest > 1)}."
+    )
+
+
+def _quality_of_findings(said: Values, truth: Labels, at: float, patients: Labels | None) -> Block:
+    """Return the means over findings. said, truth: [n, F]."""
+    found = by_finding(said, truth, at)
+    told = [f for f, one in enumerate(found) if one.auroc is not None]
+    if not told:
+        few = f"No finding is shown by {FEWEST} test images, and absent in as many, where read."
+        return Block("How good the model is", _QUALITY_OF_FINDINGS, lines=[few])
+    said, truth = said[:, told], truth[:, told]
+    drawn = weights(len(truth), _DRAWS, groups=patients)
+    flat, label, image, of = read_alone(said, truth)
+    first, classes = 2 * of, 2 * len(told)
+    spread = resampled_counts(drawn[:, image], first + flat.argmax(1), first + label, classes)
+    each = np.arange(len(told))
+    pairs = spread.reshape(-1, len(told), 2, len(told), 2)[:, each, :, each, :]  # [F, B, 2, 2]
+    rows = []
+    for metric in _MEANS:
+        value = METRICS[metric](blocks(_counts_of_findings(said, truth))).mean()
+        ends = interval(METRICS[metric](pairs).mean(0))
+        rows.append([_named(metric), percent(float(value)), _ends(ends)])
+    areas = [
+        one_against_rest(drawn[:, read], said[read, f], truth[read, f] == 1, at)[:2]
+        for f, read in enumerate((truth >= 0).T)
+    ]
+    for place, name in enumerate(("AUROC", "Average precision")):
+        values = [(one.auroc, one.average_precision)[place] for one in found]
+        ends = interval(np.mean([one[place] for one in areas], axis=0))
+        rows.append([name, percent(macro(values)), _ends(ends)])
+    table = Table("Metrics", ["Metric, mean over findings", "%", "95 % interval"], rows, labels=1)
+    left = len(found) - len(told)
+    lines = [f"Left out: {left} of {len(found)} findings, of too few images."] if left else []
+    return Block("How good the model is", _QUALITY_OF_FINDINGS, tables=[table], lines=lines)
+
+
+def _named(metric: Metric) -> str:
+    return NAMES[metric][0].upper() + NAMES[metric][1:]
+
+
+def _ends(ends: tuple[float, float] | None) -> str:
+    return DASH if ends is None else " to ".join(map(percent, ends))
+
+
+def _counts_of_findings(said: Values, truth: Labels) -> Labels:
+    """Return the counts of findings [2F, 2F]."""
+    flat, label, _, of = read_alone(said, truth)
+    return counted(2 * of + flat.argmax(1), 2 * of + label, 2 * truth.shape[1])
+
+
+def _told(
+    names: tuple[str, ...],
+    said: Values,
+    truth: Labels,
+    found: list[OneClass],
+    patients: Labels | None,
+) -> list[Told]:
+    """Return what is told of each class against all others. said: [n, C]; truth: [n]."""
+    counts, classes = confusion(said, truth), said.shape[1]
+    spread = np.empty((0, classes, classes), np.int64)
+    if patients is not None:
+        drawn = weights(len(truth), _DRAWS, groups=patients)
+        spread = resampled_counts(drawn, said.argmax(1), truth, classes)
+    by_patient = sensitivity(spread), specificity(spread)
+    images, right = counts.sum(1), counts.diagonal()
+    others = counts.sum() - images
+    spared = others - (counts.sum(0) - right)
+    return [
+        Told(
+            name,
+            (int(right[c]), int(images[c]), by_patient[0][:, c]),
+            (int(spared[c]), int(others[c]), by_patient[1][:, c]),
+            found[c],
+        )
+        for c, name in enumerate(names)
+    ]
+
+
+def _told_of_findings(
+    names: tuple[str, ...], said: Values, truth: Labels, at: float, patients: Labels | None
+) -> list[Told]:
+    """Return what is told of each finding. said, truth: [n, F]."""
+    counts, none = _counts_of_findings(said, truth), np.empty(0)
+    found = []
+    for f, (name, scores) in enumerate(zip(names, by_finding(said, truth, at), strict=True)):
+        (spared, taken), (missed, right) = blocks(counts)[f].tolist()
+        spread = none, none
+        if patients is not None and spared + taken + missed + right:
+            read = truth[:, f] >= 0
+            drawn = weights(int(read.sum()), _DRAWS, groups=patients[read])
+            answers = (said[read, f] > 0.5).astype(np.int64)
+            of = resampled_counts(drawn, answers, truth[read, f], 2)
+            with np.errstate(invalid="ignore"):
+                shares = of.diagonal(axis1=1, axis2=2) / of.sum(2)
+            spread = shares[:, 1], shares[:, 0]
+        there, absent = (right, right + missed, spread[0]), (spared, spared + taken, spread[1])
+        found.append(Told(name, there, absent, scores))
+    return found
+
+
+def _classes(told: list[Told], at: float, reading: str) -> Block:
+    """Return the classes, or findings, one by one. reading: says which of both they are."""
+    rows, drawn, few, plain = [], [], list[str](), reading == _CLASSES
+    for one in told:
+        right, images, _ = one.found
+        if images < FEWEST:
+            few.append(f"{one.name}: {images} image{'' if images == 1 else 's'}")
+            continue
+        share = _with_interval(one.found)
+        drawn.append(Shares(one.name, [share], f"{right} of {images}"))
+        cells = [one.name, str(images), _written(share)]
+        cells.append(_written(_with_interval(one.spared)) if one.spared[1] >= FEWEST else DASH)
+        areas = one.scores.auroc, one.scores.average_precision, one.scores.sensitivity_at
+        rows.append([*cells, *map(percent, areas)])
+    columns = [
+        *("Class" if plain else "Finding", "Images"),
+        *("Sensitivity, %", "Specificity, %", "AUROC, %"),
+        *("Average precision, %", f"Sensitivity at specificity {at:.0%}, %"),
+    ]
+    table = Table("By class" if plain else "By finding", columns, rows, labels=1)
+    title = "Class by class" if plain else "Finding by finding"
+    lines = [f"{'; '.join(few)}: cannot be said."] if few else []
+    if not drawn:
+        return Block(title, reading, lines=lines)
+    worst = min(drawn, key=lambda row: row.shares[0].value)
+    said = f"Found least: {worst.name}, {worst.words}."
+    picture = intervals("Sensitivity", drawn, said, wide=True)
+    return Block(title, reading, [Figure(picture, said)], [table], lines)
+
+
+def _with_interval(found: tuple[int, int, Values]) -> Share:
+    """Return the share of right answers, their images and the share in resamples, as of `Told`."""
+    right, images, spread = found
+    return Share(right / images, wider(wilson(right, images), spread), "c0")
+
+
+def _written(share: Share) -> str:
+    return f"{percent(share.value)} ({_ends(share.ends)})"
+
+
+def _surest_mistakes(description: Description, evidence: Evidence) -> Block | None:
+    """Return the images on which the model was surest and wrong; None: there are none."""
+    if not description.model.images or not len(evidence.mistakes):
+        return None
+    rows, shown = [], []
+    for place, image in zip(evidence.mistakes.tolist(), evidence.images, strict=True):
+        answer, label = evidence.answers["kept"][place], evidence.labels[place]
+        true, said, sure = _mistake(answer, label, description.model.classes)
+        rows.append([true, said, sure])
+        pixels = image.permute(1, 2, 0).numpy()
+        pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels
+        shown.append((pixels, f"is {true}", f"said {said}, {sure} %"))
+    caption = f"{len(rows)} test images that are answered wrongly, the surest first."
+    table = Table("Surest mistakes", ["True class", "Said", "Probability, %"], rows, labels=2)
+    reading = (
+        "Wrong answers that the model was surest of. Look: is the label right? These are the "
+        "site's images: they are in this page alone, and nothing sends it."
+    )
+    figure = Figure(gallery(shown, caption), caption, table)
+    return Block("Its surest mistakes", reading, [figure])
+
+
+def _mistake(answer: Tensor, label: Tensor, classes: tuple[str, ...]) -> tuple[str, str, str]:
+    """Return an image's true class, what was said of it and how surely; of its surest finding."""
+    if not label.ndim:
+        return classes[int(label)], classes[int(answer.argmax())], percent(float(answer.max()))
+    wrong = (label >= 0) & ((answer > 0.5) != (label == 1))
+    f = int(torch.where(wrong, (answer - 0.5).abs(), -1).argmax())
+    names = f"no {classes[f]}", classes[f]
+    sure = float(torch.maximum(answer[f], 1 - answer[f]))
+    return names[int(label[f])], names[1 - int(label[f])], percent(sure)

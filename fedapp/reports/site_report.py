@@ -1,0 +1,377 @@
+"""One site's page: all that is here of it, of a run's folder, of its kept model, of its record.
+
+Of a run's folder it is what the site may see, and no more: its own counts, results and
+pseudo-labels; of the others quartiles without names, and these only where at least `ENOUGH` others
+were measured: fewer are no crowd to hide in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedapp.core.errors import ConfigError, FedAppError, RunError, nearest, one_line
+from fedapp.core.formatting import percent, size
+from fedapp.evaluation.findings import COUNTED
+from fedapp.evaluation.reliability_warnings import warnings_about
+from fedapp.models.card import SAID, joined, when
+from fedapp.models.description import DESCRIPTION, Description, read_description
+from fedapp.models.evidence import read_evidence
+from fedapp.protocol.messages import EPSILON
+from fedapp.reports.charts import Bar, Line, band, bars, over_rounds
+from fedapp.reports.layout import DASH, Block, Figure, Table, blocks_page
+from fedapp.reports.run_accuracy import BY_IMAGE, dumbbell_chart, quartiles, starts_common
+from fedapp.reports.run_classes import (
+    MOST_CLASSES,
+    PSEUDO,
+    confusion,
+    latest,
+    shown,
+    true_counts,
+    trust,
+)
+from fedapp.reports.run_record import Right, RunRecord, SiteRecord
+from fedapp.reports.run_summary import method_of
+from fedapp.site.record import Line as RecordLine
+from fedapp.site.record import Record, by_run, minute
+
+ENOUGH = 5
+"""Other sites below which nothing is said of them."""
+SPECIFICITY = 0.9
+"""At which the sensitivity is told, where nobody says another."""
+SHOWN = 20
+"""Rows of a table of the record, the latest first."""
+
+
+@dataclass(frozen=True)
+class SiteView:
+    """What one source tells of a site. lead: what stands at the head of a page of it alone."""
+
+    title: str
+    lead: Sequence[str]
+    blocks: Sequence[Block]
+    called: str = ""
+
+
+def site_page(*views: SiteView) -> str:
+    """Return a page of a site: all that these views show, under the first one's head."""
+    subjects = [[(views[0].called, block)] for view in views for block in view.blocks]
+    return blocks_page(views[0].title, views[0].lead, subjects)
+
+
+def view_of_run(run: RunRecord, name: str) -> SiteView:
+    """Return what a run's folder tells of the site of this name or number.
+
+    Raises RunError where there is none.
+    """
+    site = find_site(run, name)
+    tested = site.standing.latest.get("test")
+    evaluations = [tested] if tested and tested.samples else []
+    labelled = site.standing.facts.labelled
+    lead = [
+        _paid(run, site),
+        *(
+            f"Warning: {said}"
+            for one in evaluations
+            for said in warnings_about(one, labelled, run.classes)
+        ),
+        f"What run {run.name} ({method_of(run)}, {run.last} rounds) brought this site. The page "
+        "shows the site's own numbers; it names no other site.",
+        *run.counted,
+    ]
+    blocks = [
+        _joining(run, site),
+        _curve(run, site),
+        _counts(site),
+        _mix(run, site),
+        confusion(evaluations, run.classes),
+        trust(evaluations),
+        _pseudo(run, site),
+        _model(run, site),
+    ]
+    return SiteView(_title(site.name.removeprefix("site ")), lead, blocks, site.name)
+
+
+def view_of_model(folder: Path, at: float = SPECIFICITY) -> SiteView:
+    """Return what the model in a folder tells, and what lies beside it.
+
+    at: the specificity at which sensitivities are told, in (0, 1). Raises RunError where there is
+    no model or its answers are NaN, ConfigError on another `at`.
+    """
+    if not 0 < at < 1:
+        raise ConfigError(f"specificity is {at:g}, must lie between 0 and 1: write 0.9 for 90 %")
+    description, evidence = read_description(folder), read_evidence(folder)
+    test, finds = description.results.test, description.model.finds
+    lead = [joined(description), *(f"Warning: {light}" for light in description.lights)]
+    lead += [description.claim] if description.claim else []
+    if test.images:
+        what = "findings read in test images" if finds else "test images"
+        interval = "" if finds else f" (95 % interval {test.ends})"
+        lead.append(
+            f"The model kept here is right on {test.right} of {test.images} {what}: "
+            f"{percent(test.accuracy)} %{interval}."
+        )
+    lead += [COUNTED] * finds
+    blocks = []
+    if evidence is not None and "kept" in evidence.answers and len(evidence.labels):
+        from fedapp.reports.site_answers import of_answers  # scikit-learn takes seconds to import
+
+        blocks = of_answers(description, evidence, at)
+    else:
+        lead.append("Single answers to test images are not here, so no more can be measured.")
+    called = description.origin.called
+    return SiteView(_title(called), lead, [*blocks, _about(description, folder)], called)
+
+
+def view_of_record(folder: Path, run: str) -> SiteView:
+    """Return what the record in a site's folder says of a run. Raises RunError: it has none."""
+    every = Record(folder).readable()
+    lines = [line for line in every if line.get("run") == run]
+    if not lines:
+        known = sorted({str(line["run"]) for line in every if line.get("run")})
+        raise RunError(f"{folder}: its record has no run {run!r}; {nearest(run, known)}")
+    sent, said = [line for line in lines if line["event"] == "sent"], _epsilon(every, run)
+    lead = [f"What this site has in its record of run {run}. It names no other site."]
+    blocks = [
+        Block("The site's record", _whole(folder), tables=[_runs(lines)]),
+        Block("What left", f"{len(sent)} answers, each with its line.", tables=[_sent(sent)]),
+        Block("What was refused", "The latest first.", tables=[_refused(lines)]),
+        Block("Epsilon so far", "Of the models that left, at the runs' delta.", lines=said),
+    ]
+    return SiteView(f"Run {run} at this site", lead, blocks)
+
+
+def _title(called: str) -> str:
+    return f"Site {called}: did joining pay?"
+
+
+def _about(description: Description, folder: Path) -> Block:
+    origin, choice = description.origin, description.choice
+    rows = [
+        ["Run", f"{origin.run}, {origin.method}"],
+        ["Kept", f"{SAID[choice.answer]}, {when(description)}"],
+        ["Why", choice.rule],
+        ["Learned from", f"{origin.labelled} labelled, {origin.unlabelled} unlabelled images"],
+        ["Calibration error", f"{percent(description.results.test.calibration_error)} points"],
+        ["Folder", str(folder)],
+    ]
+    return Block("The model", "", tables=[Table("Where it comes from", ["", ""], rows, labels=2)])
+
+
+def _paid(run: RunRecord, site: SiteRecord) -> str:
+    """Return the verdict of the site's own model where it is here, else as the counts tell it."""
+    folder = run.path / "models" / (site.standing.facts.name or str(site.number))
+    if (folder / DESCRIPTION).is_file() and (own := read_description(folder).choice.verdict):
+        return own.line
+    return site.standing.verdict.line
+
+
+def find_site(run: RunRecord, name: str) -> SiteRecord:
+    """Return a site by its name, else by its number. Raises RunError naming the nearest."""
+    by_number = {str(site.number): site for site in run.sites}
+    # A site may be called "1" and be number 0: nobody shall read the page of another.
+    by_name = {site.name: site for site in run.sites}
+    if found := by_name.get(name) or by_number.get(name.removeprefix("site ")):
+        return found
+    known = [site.name for site in run.sites]
+    raise RunError(f"--site {name!r}: no such site in {run.name}; {nearest(name, known)}")
+
+
+def _joining(run: RunRecord, site: SiteRecord) -> Block:
+    title = "Did joining help?"
+    reading = "Right answers to the site's own test images, before and after. " + BY_IMAGE
+    now, rows = site.now(), []
+    start = "the common warm-up" if starts_common(run) else "its own warm-up model"
+    references = [(start, site.before), ("its own model, trained alone", site.now("test_alone"))]
+    if now is None:
+        why = "the site has no test images, so nobody can tell. Label some and check."
+        return Block(title, reading, missing=why)
+    lines = []
+    known = [(what, before) for what, before in references if before]
+    for what, before in known:
+        rows.append([what, str(before), percent(before.share), _ends(before)])
+        lines.append(_verdict(what, before, now))
+    rows.append(["the model now", str(now), percent(now.share), _ends(now)])
+    table = Table("Right answers", ["Model", "Right", "%", "95 % interval, %"], rows, labels=1)
+    said = f"Now {now}. " + " ".join(lines)
+    pairs = [("alone" if "alone" in what else "warm-up", before, now) for what, before in known]
+    picture = dumbbell_chart("Before and now", site.group, pairs, said)
+    return Block(title, reading, [Figure(picture, f"Now {now}.", table)], lines=lines)
+
+
+def _ends(found: Right) -> str:
+    return " to ".join(map(percent, found.interval))
+
+
+def _verdict(what: str, before: Right, now: Right) -> str:
+    change = now.right - before.right
+    if not change:
+        return f"As many right as {what}."
+    more = "more" if change > 0 else "fewer"
+    low, high = now.interval
+    other_low, other_high = before.interval
+    sure = low > other_high or high < other_low
+    strength = "that is not chance" if sure else "that may be chance"
+    return f"Right on {abs(change)} {more} of {now.of} images than {what}: {strength}."
+
+
+def _curve(run: RunRecord, site: SiteRecord) -> Block:
+    title = "Its learning curve"
+    reading = "The site's accuracy by round; round 0 is the warm-up."
+    own = run.curve(site.number)
+    if len(own) < 2:
+        why = "the run did not record single sites by round, or the site was not measured."
+        return Block(title, reading, missing=why)
+    lines = [
+        Line("test", [(n, r.share) for n, r in own.items()], "c0"),
+        Line("validation", [(n, r.share) for n, r in run.curve(site.number, "val").items()], "c1",
+             dashed=True),
+    ]  # fmt: skip
+    others = [other for other in run.sites if other.number != site.number and other.now()]
+    bands: list[Line] = []
+    if len(others) >= ENOUGH:
+        spread = quartiles(run, others)
+        bands = band(((n, low, high) for n, (low, _, high) in spread.items()), "c3")
+        reading += " The band is the middle half of the other sites."
+        missing = ""
+    else:
+        missing = f"the other sites: with fewer than {ENOUGH} each could be told."
+    last = own[max(own)]
+    said = f"Test accuracy {percent(last.share)} % ({last}) at the end."
+    picture = over_rounds(run.last, "Accuracy", lines, said, bands)
+    rows = [[str(n), str(r), percent(r.share)] for n, r in own.items()]
+    table = Table("Test images by round", ["Round", "Right", "%"], rows, labels=1)
+    return Block(title, reading, [Figure(picture, said, table)], missing=missing)
+
+
+def _counts(site: SiteRecord) -> Block:
+    facts = site.standing.facts
+    rows = [
+        ["labelled, to train", str(facts.labelled)],
+        ["unlabelled, to train", str(facts.unlabelled)],
+        ["for validation", str(facts.val)],
+        ["for testing", str(facts.test)],
+        ["share of labels, %", percent(facts.mu)],
+        ["rounds it trained in", str(site.standing.rounds_trained)],
+        ["rounds it was skipped in", str(site.standing.rounds_skipped)],
+    ]
+    reading = "What the site told the server of its images."
+    return Block("Its images", reading, tables=[Table("Images", ["", ""], rows, labels=1)])
+
+
+def _mix(run: RunRecord, site: SiteRecord) -> Block:
+    title = "Its class mix"
+    reading = "Its labelled validation and test images by class."
+    counts = true_counts(site, len(run.classes))
+    if not sum(counts):
+        return Block(title, reading, missing="the site has none.")
+    if len(counts) > MOST_CLASSES:
+        return Block(title, reading, missing=f"{len(counts)} classes are too many for a picture.")
+    given = [Bar(name, [(n, "c0")], str(n)) for name, n in zip(run.classes, counts, strict=True)]
+    lacking = [name for name, n in zip(run.classes, counts, strict=True) if not n]
+    said = f"{sum(counts)} images." + (f" None of: {', '.join(lacking)}." if lacking else "")
+    rows = [[name, str(n)] for name, n in zip(run.classes, counts, strict=True)]
+    table = Table("Images by class", ["Class", "Images"], rows, labels=1)
+    return Block(title, reading, [Figure(bars("Images by class", given, said), said, table)])
+
+
+def _pseudo(run: RunRecord, site: SiteRecord) -> Block:
+    found = latest(run, site.number)
+    if found is None:
+        why = "the site had none, or the run did not count them."
+        return Block(PSEUDO, "Labels that models gave to its images.", missing=why)
+    return shown([found], run.classes)
+
+
+def _model(run: RunRecord, site: SiteRecord) -> Block:
+    called = site.standing.facts.name or str(site.number)
+    folder = run.path / "models" / called
+    if not (folder / DESCRIPTION).is_file():
+        lines = [f"Its model for use is not here: fedapp models {run.name} makes it anew."]
+    else:
+        found = read_description(folder)
+        taken = f"of {when(found)}" if found.origin.round else when(found)
+        measured = {"validation": found.results.val, "test": found.results.test}
+        right = [f"{m.right} of {m.images} {what}" for what, m in measured.items() if m.images]
+        worth = f", right on {' and '.join(right)} images" if right else ""
+        lines = [
+            f"Its model for use: models/{called} in the run's folder.",
+            f"It is {SAID[found.choice.answer]}, {taken}{worth}. All else on this page is of the "
+            "last round.",
+        ]
+    reading = "The model that the site keeps; it need not be the last."
+    return Block("Its model", reading, lines=lines)
+
+
+def _sent(sent: list[RecordLine]) -> Table:
+    rows = [
+        [minute(one), one["asked"], ", ".join(sorted(one["digests"])) or DASH, size(one["bytes"])]
+        for one in sent[: -SHOWN - 1 : -1]
+    ]
+    total = ["all", str(len(sent)), "", size(sum(one["bytes"] for one in sent))]
+    return Table(
+        "The latest first", ("at, UTC", "asked", "contents", "size"), [total, *rows], labels=3
+    )
+
+
+def _epsilon(lines: list[RecordLine], run: str) -> list[str]:
+    spent = [(one.run, one.epsilon) for one in by_run(lines) if one.epsilon is not None]
+    mine, every = sum(cost for name, cost in spent if name == run), sum(cost for _, cost in spent)
+    if not spent:
+        return ["None: no run has sent models with noise, so that nothing bounds what they tell."]
+    return [
+        f"This run: {mine:.4g}." if mine else "This run: none, its models left without noise.",
+        f"All runs in the record, added up: {every:.4g}. Runs without noise count nothing, though "
+        "they tell most.",
+    ]
+
+
+def _whole(folder: Path) -> str:
+    """Say whether a site's record is what was written."""
+    try:
+        count, remarks = Record(folder).verify()
+    except FedAppError as broken:
+        return f"The record is BROKEN: {one_line(broken)}"
+    more = f" {len(remarks)} remarks: fedapp audit." if remarks else ""
+    return f"The record is whole: {count} lines.{more}"
+
+
+def _runs(lines: list[RecordLine]) -> Table:
+    """Return the runs that were at a site, the latest first."""
+    work = [line for line in lines if line["event"] in ("introduced", "asked", "sent")]
+    rows = []
+    for one in reversed(by_run(work)[-SHOWN:]):
+        sent, last = one.of("sent"), one.lines[-1]
+        waits = len(one.of("asked")) <= len(sent) or last["event"] != "asked"
+        rows.append(
+            [
+                one_line(one.run),
+                "waiting" if waits else "at work",
+                last.get("asked", "who are you"),
+                minute(last),
+                _accuracy(sent, "val"),
+                _accuracy(sent, "test"),
+                size(one.bytes_sent),
+                DASH if one.epsilon is None else f"{one.epsilon:.4g}",
+            ]
+        )
+    heads = ("run", "state", "last", "at, UTC", "validation, %", "test, %", "sent", EPSILON)
+    return Table("By run, the latest first", heads, rows, labels=4)
+
+
+def _accuracy(sent: list[RecordLine], part: str) -> str:
+    """Return the last accuracy of a part, with how many images it is of."""
+    for line in reversed(sent):
+        right, of = line["evaluations"].get(part, (0, 0))
+        if of:
+            return f"{percent(right / of)} ({right} of {of})"
+    return DASH
+
+
+def _refused(lines: list[RecordLine]) -> Table:
+    """Return what was refused, the latest first."""
+    every = [line for line in lines if line["event"] == "refused"][-SHOWN:]
+    rows = [
+        [minute(one), one_line(one["why"], 300), one["asked"], one_line(one["run"])]
+        for one in reversed(every)
+    ]
+    return Table("By time", ("at, UTC", "why", "asked", "run"), rows, labels=4)

@@ -1,0 +1,49 @@
+"""A run that is over, or stands between two rounds, as its folder tells it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedapp.core.errors import RunError
+from fedapp.core.untrusted_files import ForeignError, yaml_file
+from fedapp.experiment.config import from_plain
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.run_folder import RunFolder
+from fedapp.protocol.messages import SiteFacts
+from fedapp.protocol.store import ModelStore
+from fedapp.server.pool import ModelPool
+from fedapp.server.run_state import RunState, state_of
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run as its folder tells it: config.yaml, checkpoint.json and pool/ are enough."""
+
+    path: Path
+    experiment: Experiment
+    state: RunState
+    pool: ModelPool
+
+    @property
+    def facts(self) -> dict[int, SiteFacts]:
+        """What each site whose model is here said of itself, by number."""
+        return {k: standing.facts for k, standing in self.state.standings.sites.items()}
+
+
+def finished_run(path: Path) -> Finished:
+    """Read a run's folder. Raises RunError where there is none, ConfigError as presets do."""
+    checkpoint = RunFolder(path).load_checkpoint()
+    if checkpoint is None:
+        raise RunError(
+            f"{path}: no run with a finished round (no checkpoint.json); name a run's folder that "
+            "holds config.yaml, checkpoint.json and pool/"
+        )
+    config = path / "config.yaml"
+    try:
+        plain = yaml_file(config)
+        if not isinstance(plain, dict):
+            raise ForeignError("it holds no settings")
+    except (OSError, ForeignError) as error:
+        raise RunError(f"{config}: cannot be read ({error}); copy it from the run again") from error
+    experiment = from_plain(plain, str(config))
+    pool = ModelPool.from_plain(ModelStore(path / "pool"), checkpoint["pool"])
+    return Finished(path, experiment, state_of(checkpoint, experiment.method), pool)

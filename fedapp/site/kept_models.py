@@ -1,0 +1,219 @@
+"""The best of a run's models, kept at the site for use: nothing here is sent to anybody.
+
+After every task that measured, the rule of `fedapp.evaluation.model_selection` looks at what the
+site can answer with. The folder always holds the model that it chooses of all so far: a site does
+not know which round is the last. What it chooses from is in the folder too, so that a run that is
+resumed, or a round that is done again, ends with the same bytes.
+
+A model is only ever replaced by a later one of its own run, and only where the rule says that this
+is as good. A run of the same name from elsewhere has another folder (`runfolder.folder_of`).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from fedapp.core.errors import RunError
+from fedapp.core.formatting import percent
+from fedapp.data.sites import SiteData
+from fedapp.evaluation.classification_metrics import FEWEST
+from fedapp.evaluation.model_selection import BLIND, RULE, USED, Candidate, Choice, candidates
+from fedapp.evaluation.verdict import verdict
+from fedapp.learn.params import Params, digest_of, to_bytes, without
+from fedapp.learn.predictors import Predictor
+from fedapp.methods.base import SiteContext, SiteReport
+from fedapp.models.description import (
+    DESCRIPTION,
+    Chosen,
+    Description,
+    Origin,
+    read_description,
+)
+from fedapp.models.evidence import Evidence, Kind, read_evidence, warnings_of, write_evidence
+from fedapp.models.folder import write_model
+from fedapp.models.maker import Maker
+from fedapp.protocol.messages import ModelRef, Task
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """Keeps a site's model in a folder of its own.
+
+    A model of other settings that lies there stays: then nothing of this run is kept.
+    """
+
+    folder: Path
+    maker: Maker
+
+    def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
+        """Keep what a task brought where the rule chooses it. Raises StoreError."""
+        apart = report.learned and task.round < self.maker.experiment.method.joins_at
+        rounds = self.maker.experiment.rounds
+        by = rounds.chosen_by, rounds.min_sensitivity, len(self.maker.facts.classes)
+        new = candidates(task.round, report.evaluations, apart, *by)
+        if not new:
+            return
+        held = self._held()
+        if held is not None and not self._ours(held.origin):
+            log.warning(
+                "%s: holds a model of another run (%s, seed %d), which stays; of this run nothing "
+                "is kept: move that folder away, or choose another runtime.run_name",
+                self.folder, held.origin.preset, held.origin.seed,
+            )  # fmt: skip
+            return
+        before = Choice(held.choice.candidates if held else ())
+        choice = before.after(new)
+        kept = choice.kept
+        at = _Moment(choice, new, *as_measured(task, report, site))
+        if kept in new and kept != before.kept:
+            self._keep(kept, at, report)
+        elif held is not None and choice != before:
+            evidence = self._evidence(at)
+            self._write(replace(held, others=None), None, at, evidence)
+
+    def _held(self) -> Description | None:
+        """Return what the folder holds; None where that is nothing, or damaged."""
+        if not (self.folder / DESCRIPTION).exists():
+            return None
+        try:
+            return read_description(self.folder)
+        except RunError as error:
+            log.warning("%s; the site begins to keep anew", error)
+            return None
+
+    def _ours(self, found: Origin) -> bool:
+        """Whether a model is of this run, as far as its settings and the site's data tell."""
+        runs = self.maker.origin(found.round)
+        # Not by code and versions: a run may go on with others.
+        return replace(found, code=runs.code, versions=runs.versions) == runs
+
+    def _keep(self, kept: Candidate, at: "_Moment", report: SiteReport) -> None:
+        """Write the answer's networks with all that is known of them."""
+        ending = "" if kept.answer == USED else f"_{kept.answer}"
+        reported = {
+            part: report.evaluations[f"{part}{ending}"]
+            for part in ("val", "test")
+            if f"{part}{ending}" in report.evaluations
+        }
+        choice, site = at.choice, at.site
+        why = Chosen(kept.answer, self._rule(kept, at), choice.helped, choice.candidates)
+        made = self.maker.make(site, self._networks(kept, at), reported, kept.round, why)
+        evidence = self._evidence(at, {kept: made.tested})
+        evidence = evidence.with_answers("kept", kept, made.tested)
+        inputs = site.labelled_part("test")[0]
+        self._write(made.description, made.blob, at, evidence.with_mistakes(inputs))
+        # A person reads the log of a real site; in simulation it is all sites' at once.
+        log.log(
+            logging.INFO if site.data.audit is None else logging.DEBUG,
+            "site %d: the model of round %d is its best so far, right on %d of %d validation "
+            "%s; it is in %s%s",
+            at.task.site, kept.round, kept.val_right, kept.val_images,
+            "findings" if site.data.finds else "images", self.folder,
+            "; the site trained it alone: joining has not helped yet" * (choice.helped is False),
+        )  # fmt: skip
+
+    def _rule(self, kept: Candidate, at: "_Moment") -> str:
+        """Return by which rule a candidate is kept, as a person reads it."""
+        if not kept.val_images:
+            return BLIND
+        least = self.maker.experiment.rounds.min_sensitivity
+        if not least:
+            return RULE
+        names, labels = self.maker.facts.classes, at.site.labelled_part("val")[1]
+        images = torch.bincount(labels, minlength=len(names)).tolist()
+        few = [f"{n!r} ({i})" for n, i in zip(names, images, strict=True) if i < FEWEST]
+        said = f"a sensitivity of {percent(least)} % in each class with {FEWEST} validation images"
+        short = f"none has {said}, the nearest lacks {percent(kept.short)} points in its worst"
+        unsaid = f"; of classes with fewer it cannot be said: {', '.join(few)}" if few else ""
+        return f"{RULE}; {short if kept.short else f'it has {said}'}{unsaid}"
+
+    def _networks(self, one: Candidate, at: "_Moment") -> Mapping[str, Predictor]:
+        """Return what gives a candidate of this task its answers."""
+        answer = "" if one.answer == USED else one.answer
+        return self.maker.experiment.method.used(at.task, at.site, answer)
+
+    def _evidence(
+        self, at: "_Moment", asked: Mapping[Candidate, Tensor] = MappingProxyType({})
+    ) -> Evidence:
+        """Return what is known of both kinds of model, of this task too.
+
+        asked: what candidates said of the test images, as far as they were asked already.
+        """
+        labels, data = at.site.labelled_part("test")[1], at.site.data
+        learned = _learned(data)
+        found = read_evidence(self.folder)
+        if found is None or not torch.equal(found.labels, labels):
+            found = Evidence(labels, learned)
+        if data.test_groups is not None:
+            found = replace(found, groups=data.test_groups)
+        kinds: tuple[tuple[Kind, Candidate | None], ...] = (
+            ("joined", at.choice.joined),
+            ("alone", at.choice.alone),
+        )
+        for kind, one in kinds:
+            if one is not None and one in at.new and len(labels):
+                answers = asked.get(one)
+                if answers is None:
+                    answers = self.maker.tested(at.site, self._networks(one, at))
+                found = found.with_answers(kind, one, answers)
+        return found
+
+    def _write(
+        self, made: Description, blob: bytes | None, at: "_Moment", evidence: Evidence
+    ) -> None:
+        """Write evidence and model, with the verdict and the warnings that follow from both."""
+        write_evidence(self.folder, evidence)
+        choice, labels = at.choice, evidence.labels.numpy()
+        both = evidence.of("joined", choice.joined), evidence.of("alone", choice.alone)
+        joined, alone = (None if one is None else one.double().numpy() for one in both)
+        by = self.maker.experiment.rounds.chosen_by
+        said = verdict(joined, alone, labels, by, evidence.patients)
+        why = replace(made.choice, helped=choice.helped, candidates=choice.candidates, verdict=said)
+        files = self.maker.experiment.model.files
+        warned = warnings_of(made, evidence, choice)
+        write_model(self.folder, replace(made, choice=why, lights=warned), blob, files)
+
+
+def _learned(data: SiteData) -> Tensor:
+    """Return how many labelled images are of each class, or show each finding, int64 [C]."""
+    if data.finds:
+        return (data.labels.cpu() == 1).sum(0)
+    return torch.bincount(data.labels.cpu(), minlength=data.num_classes)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """What a task brought. new: its candidates; task, site: as they were measured."""
+
+    choice: Choice
+    new: Sequence[Candidate]
+    task: Task
+    site: SiteContext
+
+
+def as_measured(task: Task, report: SiteReport, site: SiteContext) -> tuple[Task, SiteContext]:
+    """Return a task and a context in which the site's own model is the one that was measured.
+
+    A report's evaluations are of what the site's rule has just made; the task names what was there
+    before. The new model is in no store yet, and would be rounded there (`transport.precision`).
+    """
+    params = report.params if report.personal is None else report.personal
+    memory = site.memory if report.memory is None else report.memory
+    if params is None:
+        return task, replace(site, memory=memory)
+    shared, before = without(params, site.kept), site.contents
+    # By its own digest: a GPU knows models by theirs.
+    own = replace(task.own, version=task.own.version + 1, digest=digest_of(to_bytes(shared)))
+    kept = {name: params[name] for name in site.kept}
+
+    def contents(ref: ModelRef) -> Params:
+        return shared if ref == own else before(ref)
+
+    return replace(task, own=own), replace(site, contents=contents, kept=kept, memory=memory)

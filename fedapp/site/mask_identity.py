@@ -1,0 +1,87 @@
+"""Who a site is in masked sums: by its registered key, or in a simulation by the seed."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from fedapp.core.errors import ConfigError
+from fedapp.core.settings import members_of
+from fedapp.experiment.config import experiment_digest
+from fedapp.experiment.experiment import Experiment
+from fedapp.protocol.messages import Origin
+from fedapp.protocol.secure_aggregation.keys import Signer, fingerprint
+from fedapp.protocol.secure_aggregation.simulated_keys import (
+    simulated_agreed,
+    simulated_secret,
+    simulated_signer,
+)
+from fedapp.site.masked_sums import Membership
+
+SIGNING_KEY = "signing-key"
+"""Node config: file of the private key that the site is registered with."""
+
+
+def simulated(experiment: Experiment, number: int) -> Membership:
+    """Return who a simulated site is; all keys follow from the experiment's seed.
+
+    Raises ConfigError where the run's members have registered keys, which no simulated site has.
+    """
+    if experiment.privacy.members:
+        raise ConfigError(
+            "privacy.members: a simulated site has no registered key: leave the setting out of "
+            "simulations"
+        )
+    seed, sites = experiment.seed, experiment.split.num_clients
+    return Membership(
+        site=number,
+        signer=simulated_signer(seed, number),
+        agreed=_simulated_keys(seed, sites),
+        least=experiment.privacy.least_members,
+        run="",
+        identity="",
+        experiment="",
+        secret=simulated_secret(seed, number),
+    )
+
+
+def registered(
+    experiment: Experiment,
+    number: int,
+    origin: Origin,
+    key: Path,
+    vouched: int | None = None,
+) -> Membership:
+    """Return who a real site is. key: file of its private key, PEM. vouched: see `Membership`.
+
+    Raises ConfigError where the key is not the one that the run's members agreed on.
+    """
+    privacy, data = experiment.privacy, experiment.data
+    if not origin.identity:
+        raise ConfigError(
+            "this run was begun by an earlier version and has no identity, which masks are bound "
+            "to: begin it anew"
+        )
+    agreed = members_of(privacy.members, data.site_names, experiment.split.num_clients)
+    try:
+        signer = Signer.from_file(key.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{key}: {error.strerror}: make it readable for the node") from error
+    if agreed.get(number) != fingerprint(signer.public):
+        raise ConfigError(
+            f"privacy.members: site {number} is not agreed on by the key {key} (fingerprint "
+            f"{fingerprint(signer.public)}): give its owner's word for it to the coordinator"
+        )
+    return Membership(
+        site=number,
+        signer=signer,
+        agreed=agreed,
+        least=privacy.least_members,
+        run=origin.run,
+        identity=origin.identity,
+        experiment=experiment_digest(experiment),
+        vouched=vouched,
+    )
+
+
+@lru_cache(maxsize=1)
+def _simulated_keys(seed: int, sites: int) -> dict[int, str]:
+    return simulated_agreed(seed, sites)

@@ -1,0 +1,136 @@
+"""A site whose answers leave as rows of masked words, of which the server learns the sum alone.
+
+It is a plain site with three differences. It does the steps of a sum that are no work on its images
+(`masked_sums`). It keeps its own model to itself, since no other has it. And its answer to the step
+that adds is one row of words: what a plain site would have said and sent, in a fixed order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from fedapp.learn.params import Params, Schema, digest_of, to_bytes, without
+from fedapp.methods._summed import COUNTS, NOISE_SHARE, WORDS, Added, Layout
+from fedapp.methods.base import Contents, SiteContext, SiteReport
+from fedapp.privacy.noise import Integers
+from fedapp.protocol.messages import (
+    MASKED,
+    MODEL,
+    Incoming,
+    ModelRef,
+    Reply,
+    SiteFacts,
+    Task,
+)
+from fedapp.site.private_state import OWN, VERSION
+from fedapp.site.protected_sums import noise_share, row_noise, within
+from fedapp.site.site import Own, SiteClient
+
+if TYPE_CHECKING:  # it needs cryptography
+    from fedapp.site.masked_sums import Summing
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedSite(SiteClient):
+    """summing: the site's part in masked sums."""
+
+    masks: ClassVar[bool] = True
+    summing: "Summing"
+
+    @classmethod
+    def around(cls, site: SiteClient, summing: "Summing") -> Self:
+        """Return a plain site as one that masks its answers."""
+        plain = {field.name: getattr(site, field.name) for field in fields(site)}
+        return cls(summing=summing, **plain)
+
+    def introduction(self) -> SiteFacts:
+        """Introduce the site without counts, of which masked sums tell none."""
+        none: dict[str, Any] = dict.fromkeys(COUNTS, 0)
+        return replace(self.facts(), **none)
+
+    def _incoming(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
+        assert task.sum is not None
+        if task.sum.stage == "add":
+            return super()._incoming(task, payloads)
+        answer = self.summing.step(task)
+        own = task.own.digest
+        return Incoming(Reply(task.site, task.round, own, private=task.private, sum=answer))
+
+    # --- its own model ----------------------------------------------------------------------------
+
+    def _contents(self, own: Own) -> Contents:
+        params = own.named(OWN)
+        return lambda ref: params if ref.digest == own.ref.digest else self._holdings.read(ref)
+
+    @property
+    def _own_model(self) -> Schema:
+        own = {OWN + name: of for name, of in self.shared[MODEL].items()}
+        return {**own, VERSION: ((), torch.int64)}
+
+    def _first_model(self, w_0: Params) -> Params:
+        return {**{OWN + n: w_0[n] for n in self.shared[MODEL]}, VERSION: torch.tensor(0)}
+
+    def _own_ref(self, task: Task, own: Params) -> ModelRef:
+        if not (version := int(own[VERSION])):
+            return task.own
+        model = {n: own[OWN + n] for n in self.shared[MODEL]}
+        return ModelRef(task.site, version, digest_of(to_bytes(model)))
+
+    def _kept_model(self, report: SiteReport, context: SiteContext, before: Own) -> Params:
+        new = report.params
+        params = before.named(OWN) if new is None else without(new, context.kept)
+        version = {VERSION: torch.tensor(int(before.tensors[VERSION]) + (new is not None))}
+        return {**version, **{OWN + name: of for name, of in params.items()}}
+
+    # --- its answer -------------------------------------------------------------------------------
+
+    def _answer(
+        self, task: Task, report: SiteReport, context: SiteContext, before: Own
+    ) -> Incoming:
+        """Keep what is new; return what leaves: one row of words."""
+        private = self._keep(task, report, context, before)
+        assert task.sum is not None
+        method, facts = self.experiment.method, self.facts()
+        said = Reply(task.site, task.round, task.own.digest, metrics=report.metrics)
+        contents = dict(report.contents)
+        if report.params is not None and report.learned:
+            contents[MODEL] = report.params
+        metrics = dict(report.metrics)
+        if context.protection is not None:
+            metrics[NOISE_SHARE] = noise_share(self.summing.counted(task.sum), context)
+        added = Added(
+            contents,
+            weight=method.weight(facts, said) if report.learned else 0.0,
+            learned=float(report.learned),
+            metrics=metrics,
+            evaluations=report.evaluations,
+            counts=self.data.counts,
+        )
+        finds, scored = bool(self.experiment.data.findings), self.experiment.rounds.pooled_auroc
+        layout = Layout.of(method, task, self.shared, len(self.classes), finds, scored)
+        row = layout.row(added)
+
+        def noise(key: bytes, counted: int) -> Integers:
+            return row_noise(task, key, counted, layout, context, method, self.releases)
+
+        if context.protection is None:
+            words = self.summing.masked(task, row)
+        else:
+            words = self.summing.masked(task, within(task, row), noise)
+        blob = to_bytes({WORDS: torch.from_numpy(words.view(np.int64))})
+        named = {MASKED: digest_of(blob)}
+        if self.shares_pool:
+            self.store.put(blob)
+        held = {task.own.digest, *(ref.digest for ref in report.holds)}
+        answer = Reply(
+            task.site,
+            task.round,
+            task.own.digest,
+            held=tuple(sorted(held)),
+            private=private,
+            contents=named,
+        )
+        return Incoming(answer, {named[MASKED]: blob})

@@ -1,0 +1,372 @@
+"""A site's part in masked sums: its keys, its steps, and a journal of what it has signed and added.
+
+The journal is why a server cannot look behind the masks by asking twice. A *sum* is named by its
+round and number; an *attempt* is one try at it, under fresh keys. The rules, as a state machine:
+
+    announced -> shared -> added -> confirmed
+
+- Attempts only go up, through all sums. To announce one is to abandon every earlier attempt at the
+  same sum: the site has confirmed none of them, and never will.
+- Under one set of keys the secrets are shared among one cohort, and one row is added. Were they
+  shared among two, each could open one of the two secrets, and both together show the row.
+- A row that was added in an earlier attempt at this sum must be dead before another is added: so
+  many of that attempt's members have abandoned it that nobody can open it any more.
+- To confirm is final: one list of survivors, and neither that sum nor one before it ever again.
+
+One journal is for all runs of an identity, whatever they are called, and is on the disk before the
+answer leaves. Keys follow from a nonce in it, so an older copy of it never brings old keys back.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import ProtocolError, StoreError
+from fedapp.core.settings import CLOSED
+from fedapp.protocol.messages import SumAnswer, SumStep, Task
+from fedapp.protocol.secure_aggregation.context import SumContext
+from fedapp.protocol.secure_aggregation.fixed_point import to_words
+from fedapp.protocol.secure_aggregation.keys import Signer
+from fedapp.protocol.secure_aggregation.neighbour_graph import quorum
+from fedapp.protocol.secure_aggregation.site_session import MaskSite, check_announcement
+from fedapp.site.rollback_guard import ABSENT, Head, digest_of_file
+
+_SECRET_BYTES = 32
+JOURNAL = "journal.json"
+NEVER = -1
+"""Round and number of no sum."""
+
+Noise = Callable[[bytes, int], NDArray[np.int64]]
+"""What a cohort's noise is keyed by, and its number of members -> [D], in steps of fixed point."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who a site is in a run's masked sums.
+
+    site: its number. signer: its registered key. agreed: the fingerprints of all members' keys, by
+    number. least: members of a sum at least. run, identity, experiment: the run's name, its
+    identity and the digest of its settings. secret: from the seed, in a simulation; None: 32 random
+    bytes that the site keeps. vouched: how many members the site takes for sites at most, when it
+    makes its share of the noise; None: all, since somebody it trusts named them.
+    """
+
+    site: int
+    signer: Signer
+    agreed: dict[int, str]
+    least: int
+    run: str
+    identity: str
+    experiment: str
+    secret: bytes | None = field(default=None, repr=False)
+    vouched: int | None = None
+
+
+@checked(frozen=True, config=CLOSED)
+class Attempt:
+    """An attempt at a sum, and how far the site is in it.
+
+    number: from 1. nonce: what its keys follow from, in hex; empty in a simulation. stage: the
+    newest. members, announced: of the cohort, once the secrets are shared. row: digest of the words
+    that were added. survivors: digest of the list that was confirmed.
+    """
+
+    number: int
+    nonce: str = ""
+    stage: Literal["announced", "shared", "added", "confirmed"] = "announced"
+    members: tuple[int, ...] = ()
+    announced: str = ""
+    row: str = ""
+    survivors: str = ""
+
+
+@checked(frozen=True, config=CLOSED)
+class Entry:
+    """What the journal says.
+
+    round, number: of the newest sum. run: digest of the run's name and settings, under which that
+    sum is. attempt: the newest. alive: an earlier attempt at the same sum to which the site added,
+    and which may still be opened. final: round and number of the newest sum that was confirmed.
+    """
+
+    round: int = NEVER
+    number: int = NEVER
+    run: str = ""
+    attempt: Attempt = Attempt(0)
+    alive: Attempt | None = None
+    final: tuple[int, int] = (NEVER, NEVER)
+
+    @property
+    def sum(self) -> tuple[int, int]:
+        """Round and number."""
+        return self.round, self.number
+
+
+_ENTRY = TypeAdapter(Entry)
+
+
+@dataclass(frozen=True)
+class Summing:
+    """One site's part in the masked sums of all runs of one identity.
+
+    root: a folder of its own. head: tells an older copy of the journal; None: in simulations.
+    """
+
+    membership: Membership
+    root: Path
+    head: Head | None = None
+
+    def step(self, task: Task) -> SumAnswer:
+        """Do a step of a sum but the adding. Raises ProtocolError, StoreError, RecordError."""
+        with self._alone():
+            return self._step(task)
+
+    def masked(
+        self, task: Task, numbers: NDArray[np.float64], noise: Noise | None = None
+    ) -> NDArray[np.uint64]:
+        """Return numbers [D] as they leave: in fixed point, with noise, and masked.
+
+        noise: is asked only where the cohort is the right one, since it is paid for then; None:
+        there is none. Raises as `step`.
+        """
+        with self._alone():
+            return self._masked(task, numbers, noise)
+
+    def counted(self, step: SumStep) -> int:
+        """Return how many members the site counts upon for the noise of a sum."""
+        most = self.membership.vouched
+        return len(step.members) if most is None else min(len(step.members), most)
+
+    def _step(self, task: Task) -> SumAnswer:
+        step = task.sum
+        assert step is not None
+        if step.stage == "announce":
+            return self._announce(task, step)
+        entry = self._current(task, step)
+        site = self._masks(entry.attempt)
+        if step.stage == "share":
+            return self._share(task, step, entry, site)
+        return self._opened(task, step, entry, site)
+
+    def _masked(
+        self, task: Task, numbers: NDArray[np.float64], noise: Noise | None
+    ) -> NDArray[np.uint64]:
+        step = task.sum
+        assert step is not None
+        entry, context = self._current(task, step), self._context(task, step)
+        attempt = entry.attempt
+        self._check_cohort(task, step, attempt)
+        words = to_words(numbers, len(step.members))
+        if noise is not None:
+            key = context.bound("noise", context.cohort(step.members, step.announced))
+            words = words + noise(key, self.counted(step)).view(np.uint64)
+        row = _digest(words.data)
+        if attempt.row not in ("", row):
+            raise ProtocolError(
+                f"{_named(task, step)}: other numbers than before under the same keys; the server "
+                "must ask for new keys, in another attempt"
+            )
+        masked = self._masks(attempt).masked(context, step, words)
+        self._check_dead(task, context, step, entry.alive)
+        if attempt.stage == "shared":
+            self._write(replace(entry, attempt=replace(attempt, stage="added", row=row)))
+        return masked
+
+    def _announce(self, task: Task, step: SumStep) -> SumAnswer:
+        before, run = self._entry(), self._run
+        asked = task.round, step.number
+        if asked <= before.final:
+            raise ProtocolError(
+                f"{_named(task, step)}: this site has confirmed a sum of round {before.final[0]}, "
+                f"number {before.final[1]}, and never goes back: go on from the newest checkpoint"
+            )
+        newest, again = (*before.sum, before.attempt.number), (*asked, step.attempt)
+        if again == newest and before.run == run and not before.attempt.row:
+            return self._masks(before.attempt).announce(self._context(task, step))
+        if again <= newest:
+            raise ProtocolError(
+                f"{_named(task, step)}: this site is at attempt {newest[2]} of sum {newest[1]} of "
+                f"round {newest[0]}, and only goes on: the server must count attempts up"
+            )
+        alive = None
+        if asked == before.sum:
+            alive = before.attempt if before.attempt.stage == "added" else before.alive
+            if alive is not None and before.run != run:
+                raise ProtocolError(
+                    f"{_named(task, step)}: this site added its numbers to it under another name "
+                    "or other settings of the run: go on under those"
+                )
+        nonce = "" if self.membership.secret is not None else secrets.token_hex(_SECRET_BYTES)
+        attempt = Attempt(step.attempt, nonce)
+        self._write(Entry(*asked, run, attempt, alive, before.final))
+        return self._masks(attempt).announce(self._context(task, step))
+
+    def _share(self, task: Task, step: SumStep, entry: Entry, site: MaskSite) -> SumAnswer:
+        """Share the secrets of an attempt, among one cohort."""
+        answer = site.share(self._context(task, step), step)
+        if entry.attempt.stage == "announced":
+            shared = replace(
+                entry.attempt, stage="shared", members=step.members, announced=step.announced
+            )
+            self._write(replace(entry, attempt=shared))
+        else:
+            self._check_cohort(task, step, entry.attempt)
+        return answer
+
+    def _opened(self, task: Task, step: SumStep, entry: Entry, site: MaskSite) -> SumAnswer:
+        """Confirm who survived, or open the sum for them: for one list of survivors only."""
+        attempt, survivors = entry.attempt, _digest(repr(step.survivors).encode())
+        self._check_cohort(task, step, attempt)
+        if attempt.stage not in ("added", "confirmed"):
+            raise ProtocolError(
+                f"{_named(task, step)}: this site has added nothing to it: leave it out of the "
+                "survivors"
+            )
+        if attempt.survivors not in ("", survivors):
+            raise ProtocolError(
+                f"{_named(task, step)}: confirmed already, with other survivors; a second sum "
+                "would show the numbers of those who differ"
+            )
+        if step.stage == "open":
+            if attempt.stage != "confirmed":
+                raise ProtocolError(f"{_named(task, step)}: must be confirmed before it is opened")
+            return site.opened(self._context(task, step), step)
+        answer = site.confirm(self._context(task, step), step)
+        if attempt.stage == "added":  # before it is known: what is confirmed is final
+            last = replace(attempt, stage="confirmed", survivors=survivors)
+            self._write(replace(entry, attempt=last, alive=None, final=entry.sum))
+        return answer
+
+    # --- what is checked --------------------------------------------------------------------------
+
+    def _current(self, task: Task, step: SumStep) -> Entry:
+        """Return the entry of the newest attempt. Raises ProtocolError where another is asked."""
+        entry = self._entry()
+        newest = (*entry.sum, entry.attempt.number, entry.run)
+        if newest != (task.round, step.number, step.attempt, self._run):
+            raise ProtocolError(
+                f"{_named(task, step)}: this site has announced no keys for it, or newer ones since"
+            )
+        return entry
+
+    def _check_cohort(self, task: Task, step: SumStep, attempt: Attempt) -> None:
+        """Check that a step is about the cohort that the site shared its secrets among."""
+        if attempt.stage == "announced":
+            raise ProtocolError(f"{_named(task, step)}: this site has not shared its secrets yet")
+        if (attempt.members, attempt.announced) != (step.members, step.announced):
+            raise ProtocolError(
+                f"{_named(task, step)}: this site shared its secrets among other members, or for "
+                "other keys of theirs: the server must ask for new keys, in another attempt"
+            )
+
+    def _check_dead(
+        self, task: Task, context: SumContext, step: SumStep, alive: Attempt | None
+    ) -> None:
+        """Check that the site's last row in this sum is never opened. Raises ProtocolError.
+
+        To open it, ceil(2 n / 3) of its members must confirm it, and an honest member either
+        confirms or abandons. So where as many have abandoned it, honest ones do not suffice.
+        """
+        if alive is None:
+            return
+        gone = {one.site for one in step.announcements}
+        for one in step.earlier:
+            if one.attempt > alive.number:
+                where = replace(context, attempt=one.attempt)
+                check_announcement(where, one, self.membership.agreed)
+                gone.add(one.site)
+        found, needed = len(gone.intersection(alive.members)), quorum(len(alive.members))
+        if found < needed:
+            raise ProtocolError(
+                f"{_named(task, step)}: attempt {alive.number}, to which this site added its "
+                f"numbers, may still be opened: {found} of its {len(alive.members)} members have "
+                f"announced keys since, {needed} must: repeat the sum when more are online"
+            )
+
+    # --- what is kept -----------------------------------------------------------------------------
+
+    def _context(self, task: Task, step: SumStep) -> SumContext:
+        whose = self.membership
+        run = whose.run, whose.identity, whose.experiment
+        return SumContext(*run, task.round, step.number, step.attempt)
+
+    @property
+    def _run(self) -> str:
+        whose = self.membership
+        return _digest(json.dumps([whose.run, whose.identity, whose.experiment]).encode())
+
+    @cached_property
+    def _masks(self) -> Callable[[Attempt], MaskSite]:
+        """Returns the site with its secrets of an attempt; the newest is kept from step to step."""
+        whose = self.membership
+
+        def of(number: int, nonce: str) -> MaskSite:
+            secret = hmac.digest(self._secret, f"{nonce} {number}".encode(), "sha256")
+            return MaskSite(whose.site, secret, whose.signer, whose.agreed, whose.least)
+
+        newest = lru_cache(maxsize=1)(of)
+        return lambda attempt: newest(attempt.number, attempt.nonce)
+
+    @cached_property
+    def _secret(self) -> bytes:
+        if self.membership.secret is not None:
+            return self.membership.secret
+        path = self.root / "secret.key"
+        try:
+            found = path.read_bytes()
+        except FileNotFoundError:
+            found = secrets.token_bytes(_SECRET_BYTES)
+            write_atomic(path, found, durable=True, mode=0o600)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror}): mend it") from error
+        if len(found) != _SECRET_BYTES:
+            raise StoreError(f"{path}: {len(found)} bytes, must be {_SECRET_BYTES}: remove it")
+        return found
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return self.head.alone() if self.head else nullcontext()
+
+    def _entry(self) -> Entry:
+        try:
+            text = self.journal.read_bytes() if self.journal.exists() else None
+            if self.head:
+                self.head.check(ABSENT if text is None else _digest(text))
+            return Entry() if text is None else _ENTRY.validate_json(text)
+        except (OSError, ValidationError) as error:
+            raise StoreError(
+                f"{self.journal}: the journal of masked sums is damaged: without it this site "
+                "cannot tell what it has confirmed; leave this run"
+            ) from error
+
+    def _write(self, entry: Entry) -> None:
+        durable = self.membership.secret is None  # a simulated site has nothing to hide
+        text, head = json.dumps(asdict(entry)).encode(), self.head
+        before = digest_of_file(self.journal) if head else ""
+        with head.advance(before, _digest(text)) if head else nullcontext():
+            write_atomic(self.journal, text, durable=durable, mode=0o600)
+
+    @property
+    def journal(self) -> Path:
+        """The file of the newest entry."""
+        return self.root / JOURNAL
+
+
+def _named(task: Task, step: SumStep) -> str:
+    return f"masked sum {step.number} of round {task.round}, attempt {step.attempt}"
+
+
+def _digest(what: bytes | memoryview) -> str:
+    return hashlib.sha256(what).hexdigest()

@@ -1,0 +1,349 @@
+"""A site's own word on what it is asked: its terms before and after, and its record of both.
+
+The site's folder comes with the node's own settings, `site-folder`, which no run can change. A
+simulated site has none, nor has a real one whose settings say `no-terms` and name no folder: then
+everything is as the program allows, and nothing is recorded.
+"""
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from fedapp.core.errors import ConfigError, FedAppError, StoreError, one_line
+from fedapp.data.parts import LABELLED, TEST, VAL, Part
+from fedapp.data.sites import SiteData
+from fedapp.experiment.config import (
+    load_experiment,
+    preset_beneath,
+    read_run_config,
+    settings_said,
+    shared_settings,
+)
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.preset_files import Scalar
+from fedapp.experiment.signed_runs import SIGNED
+from fedapp.protocol.messages import (
+    EPSILON,
+    EVALUATE,
+    Incoming,
+    Origin,
+    Refusal,
+    Reply,
+    Request,
+    SiteFacts,
+    Task,
+)
+from fedapp.site.record import Line, Record
+from fedapp.site.site import SiteClient
+from fedapp.site.terms import BY_CLASS, FILE, HOW_TO_SAY, TermError, Terms, read_terms
+
+log = logging.getLogger(__name__)
+
+INTRODUCED, ASKED, SENT, REFUSED = "introduced", "asked", "sent", "refused"
+"""Events of the record that count later."""
+EPSILON_OF = "epsilon_of"
+"""Beside an epsilon in the record: whether it is of an image or a patient; of version 1.0.0 also
+of a whole site."""
+
+KEY, NO_TERMS = "site-folder", "no-terms"
+"""Node config: the site's own folder, with its terms and its record; and that it has no terms."""
+
+
+@dataclass
+class SitePolicy:
+    """What a site allows, and what it wrote down, for one request.
+
+    folder: None where a site has none. no_terms: a person has said that the site has no terms, so
+    that every run of an approved app is allowed, or the site is simulated. signer: fingerprint of
+    the key by which the run was started; empty: nobody has to.
+    """
+
+    folder: Path | None
+    no_terms: bool = False
+    signer: str = field(default="", init=False)
+    _kept_back: list[str] = field(default_factory=list, init=False)
+    """Parts of the data that the terms keep back, for the log."""
+    _simulated: tuple[tuple[str, Mapping[str, Scalar]], Experiment] | None = field(
+        default=None, init=False
+    )
+    """What was read last where there are no terms: several simulated sites may share this."""
+
+    @cached_property
+    def terms(self) -> Terms:
+        """The site's terms.
+
+        Raises ConfigError where there is no readable file of exactly that name and `no_terms` was
+        not said, and where the file is damaged, a link, or others may write it.
+        """
+        if self.folder is not None:
+            return read_terms(self.folder / FILE, absent=self.no_terms)
+        if not self.no_terms:
+            raise ConfigError(
+                f"{FILE}: is not there, since the node config names no {KEY}: {HOW_TO_SAY}"
+            )
+        return Terms()
+
+    def note(
+        self,
+        event: str,
+        origin: Origin,
+        provided: Callable[[], None] = lambda: None,
+        /,
+        **facts: object,
+    ) -> None:
+        """Write down what happened in a run. provided, errors: as of `Record.add`."""
+        if self.folder is not None:
+            run = {"run": origin.run, "identity": origin.identity, "code": origin.code}
+            settings = {"settings": origin.experiment}
+            Record(self.folder).add(event, provided, **run, **settings, **facts)
+
+    def refused(self, origin: Origin, request: Request, why: Exception) -> None:
+        """Write a refusal down; where a term was broken, which."""
+        term = {"term": why.term} if isinstance(why, TermError) else {}
+        said = one_line(why, 500) if isinstance(why, FedAppError) else type(why).__name__
+        self.note(REFUSED, origin, asked=_asked(request), why=said, **term)
+
+    def experiment(
+        self, run_config: Mapping[str, Scalar], origin: Origin, placed: bool
+    ) -> Experiment:
+        """Return the experiment of a run, which the site's terms allow.
+
+        They are asked before a file is read or a module imported that the run names. placed: see
+        `Terms.check_said`. Raises TermError, and ConfigError as `load_experiment` and `terms` do.
+        """
+        preset, overrides = read_run_config(run_config)
+        terms = self.terms
+        if self.folder is None:
+            if self._simulated is None or self._simulated[0] != (preset, overrides):
+                self._simulated = (preset, overrides), load_experiment(preset, overrides)
+            return self._simulated[1]
+        terms.check_presets(preset, str(overrides.get("method.preset", "")))
+        terms.check_presets("", preset_beneath(preset))  # its faults would quote the file
+        said = settings_said(preset, overrides)
+        self._check_started(run_config.get(SIGNED, ""), said, origin)
+        self._check_answers(origin)
+        terms.check_said(said, placed)
+        experiment = load_experiment(preset, overrides)
+        terms.check_run(experiment, origin.run)
+        terms.check_hour(datetime.now())
+        return experiment
+
+    def shown(self, data: SiteData, protected: bool = False) -> SiteData:
+        """Return a site's data as runs may see them: without the parts with small counts.
+
+        protected: whether the run protects single images. Then nothing that is counted over these
+        parts is told, and one image more or less must not decide whether a part is there.
+        Validation or test images of which some class has too few are not used in runs at all, so
+        that nothing that is counted over them can be told.
+        """
+        parts = () if protected else (VAL, TEST)
+        small = [part for part in parts if self._withheld(data, part)]
+        self._kept_back = small
+        none = {part: data.parts[part] for part in small}
+        empty = {part: Part(of.inputs[:0], of.labels[:0]) for part, of in none.items()}
+        return data.with_parts(**empty) if empty else data
+
+    def introduced(self, facts: SiteFacts, origin: Origin) -> None:
+        """Write down what the server is told of the site's data."""
+        told = ("labelled", "unlabelled", "val", "test", "bagged")
+        signed = {SIGNED: self.signer} if self.signer else {}
+        counts = {name: getattr(facts, name) for name in told}
+        withheld = {"withheld": self._kept_back} if self._kept_back else {}
+        if withheld:
+            log.warning(
+                "this site's terms (least_count: %d): runs do not use the %s images here, since a "
+                "class has 1 to %d of them: nothing is measured on these images",
+                self.terms.least_count, " and the ".join(self._kept_back),
+                self.terms.least_count - 1,
+            )  # fmt: skip
+        self.note(INTRODUCED, origin, counts=counts, **signed, **withheld)
+
+    def before(self, task: Task, site: SiteClient, origin: Origin) -> None:
+        """Check a task before it is done, and write it down. Raises TermError, StoreError."""
+        if self.folder is None:
+            return
+        terms = self.terms
+        terms.check_round(task.round)
+        if task.sum is not None:
+            terms.check_sum(task.sum.members)
+        if task.action != EVALUATE:
+            # Masked or not: what the server learns a sum of is of the same kind, and if other
+            # members are in league with it, the sum tells them this site's own part.
+            terms.check_roles(site.shared)
+            by_class = sorted(BY_CLASS.intersection(site.shared))
+            protected = site.experiment.protection is not None  # counts then have noise
+            if by_class and not protected and self._withheld(site.data, LABELLED):
+                known = LABELLED in site.data.patients
+                counted = "patients with labelled images" if known else "labelled images"
+                why = f"a class has fewer than {terms.least_count} {counted} here"
+                raise TermError("least_count", f"{', '.join(by_class)}: {why}")
+        pinned = _pinned(site.experiment)
+
+        def allowed() -> None:
+            self._check_pinned(pinned, origin)
+            if self.signer:
+                self._check_order(task.round, site.experiment.rounds.num_rounds, origin)
+            privacy = site.experiment.privacy
+            if task.action != EVALUATE and (privacy.clip or privacy.epsilon):
+                terms.check_delta(privacy.delta, sum(site.data.counts.values()))
+                self._check_epsilon(site, origin)
+
+        # No other run can spend between the question and this line.
+        names, cost = sorted(task.models), _cost(task, site)
+        self.note(ASKED, origin, allowed, asked=_asked(task), names=names, pinned=pinned, **cost)
+
+    def after(self, incoming: Incoming, site: SiteClient, task: Task, origin: Origin) -> Incoming:
+        """Return an answer as it may leave, and write down what leaves. Raises as `before`."""
+        answer = incoming.answer
+        if isinstance(answer, Refusal):
+            self.note(REFUSED, origin, asked=_asked(task), why=answer.reason)
+        if self.folder is None or not isinstance(answer, Reply):
+            return incoming
+        if not site.masks:  # what is in a masked row was asked before
+            self.terms.check_roles(answer.uploads(task.own.digest))
+        size = sum(map(len, incoming.payloads.values()))
+        self.terms.check_size(size)
+        cost = _cost(task, site) if answer.uploads(task.own.digest) else {}
+        if EPSILON in answer.metrics:
+            cost = _said(answer.metrics[EPSILON], site)
+        pseudo = answer.pseudo
+        if pseudo is not None and self.terms.withheld(dict(enumerate(pseudo.by_class))):
+            log.warning("this site's terms (least_count): counts of guesses are not told")
+            answer = replace(answer, pseudo=None)
+        self.note(
+            SENT,
+            origin,
+            asked=_asked(task),
+            round=task.round,
+            digests=answer.uploads(task.own.digest),
+            bytes=size,
+            evaluations={
+                name: [one.correct, one.samples] for name, one in sorted(answer.evaluations.items())
+            },
+            metrics=sorted(answer.metrics),
+            **cost,
+        )
+        return replace(incoming, answer=answer)
+
+    def _check_started(self, token: Scalar, said: Mapping[str, Scalar], origin: Origin) -> None:
+        """Check who started a run: before its time is over, or it was here before that."""
+        if self.terms.started_by is None:
+            return
+        word, signer = self.terms.check_started(token, said, origin)
+        begun = (line for line in self._lines(origin) if line["event"] == INTRODUCED)
+        if word.over and not any(SIGNED in line for line in begun):
+            raise TermError(
+                "started_by", f"it was to begin here by {word.ends}: have it signed anew"
+            )
+        self.signer = signer
+
+    def _check_answers(self, origin: Origin) -> None:
+        """Check how often a run was answered, before anything of this site is read.
+
+        Introductions count, and so do refusals that no term made: both tell of the site's data.
+        """
+        if self.terms.answers_at_most is None:
+            return
+        told = sum(
+            line["event"] in (INTRODUCED, SENT) or (line["event"] == REFUSED and "term" not in line)
+            for line in self._lines(origin)
+        )
+        self.terms.check_answers(told + 1)
+
+    def _check_pinned(self, pinned: str, origin: Origin) -> None:
+        """Check that a run's identity has the settings with which it began at this site.
+
+        Else each of its settings would have an account of epsilon of its own.
+        """
+        if any(line.get("pinned", pinned) != pinned for line in self._lines(origin)):
+            raise ConfigError(
+                "this site did tasks of this run's identity under other settings: begin another "
+                "run, in a folder of its own"
+            )
+
+    def _check_order(self, number: int, rounds: int, origin: Origin) -> None:
+        """Check that a signed run is as long as it says, and never goes back."""
+        if number > rounds:
+            raise TermError("started_by", f"round {number} is past the {rounds} that were signed")
+        done = [line.get("round", 0) for line in self._lines(origin) if line["event"] == SENT]
+        if number < max(done, default=0):
+            why = f"round {number} lies behind: round {max(done)} of this run was done here"
+            raise TermError("started_by", f"{why}; a run that begins anew is signed anew")
+
+    def _lines(self, origin: Origin) -> Iterator[Line]:
+        """Yield what the record has of a run."""
+        assert self.folder is not None
+        for line in Record(self.folder).lines(holding=origin.identity):
+            if line.get("identity") == origin.identity:
+                yield line
+
+    def _withheld(self, data: SiteData, part: str) -> bool:
+        """Whether a part has a class of too few images, or patients where these are known."""
+        labels = data.parts[part].labels.cpu()
+        whose = data.patients.get(part, torch.arange(len(labels)))
+        if labels.ndim == 2:  # findings: a small count is one of images that show it, or do not
+            image, finding = (labels >= 0).nonzero(as_tuple=True)
+            labels, whose = 2 * finding + labels[image, finding], whose[image]
+        pairs = set(zip(labels.tolist(), whose.tolist(), strict=True))
+        counts = Counter(label for label, _ in pairs)
+        return self.terms.least_count > 1 and self.terms.withheld(counts)
+
+    def _check_epsilon(self, site: SiteClient, origin: Origin) -> None:
+        privacy = site.experiment.privacy
+        if self.folder is None or not privacy.epsilon:
+            return
+        spent: dict[tuple[str, str], list[float]] = {}
+        sent = False
+        for line in Record(self.folder).lines(holding=EPSILON):
+            if EPSILON in line:
+                run = str(line.get("run", "")), str(line.get("identity", ""))
+                sent |= line["event"] == "sent" and run == (origin.run, origin.identity)
+                spent.setdefault(run, []).append(float(line[EPSILON]))
+        spent.pop((origin.run, origin.identity), None)
+        # Without its key and list the site would look at the same images through other noise.
+        made = site.releases.made()  # tells an older copy of the list too
+        if sent and not made:
+            raise StoreError(
+                "the list of this run's noisy releases is gone, and the record knows of some: "
+                "begin another run"
+            )
+        self.terms.check_epsilon(privacy.epsilon, sum(map(max, spent.values())))
+
+
+def stands_in(folder: Path) -> bool:
+    """Whether a site's terms let the installed app do runs of another one. Raises ConfigError."""
+    return (folder / FILE).exists() and SitePolicy(folder).terms.stand_in
+
+
+def _pinned(experiment: Experiment) -> str:
+    """Return a hash of the settings that a run's identity stands for.
+
+    A run may become longer, but not where its length decides how much noise epsilon buys.
+    """
+    said = shared_settings(experiment)
+    if not experiment.privacy.epsilon:
+        del said["rounds.num_rounds"]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _cost(task: Task, site: SiteClient) -> dict[str, object]:
+    """Return what a task's record says that its run costs an image or patient: all it may spend."""
+    cost = site.experiment.privacy.epsilon
+    return _said(cost, site) if cost and task.action != EVALUATE else {}
+
+
+def _said(cost: float, site: SiteClient) -> dict[str, object]:
+    """Return an epsilon as the record has it, and of what it is."""
+    return {EPSILON: cost, EPSILON_OF: "patient" if site.data.by_patient else "image"}
+
+
+def _asked(request: Request) -> str:
+    return f"{request.action} {request.when}" if isinstance(request, Task) else "who are you"

@@ -1,0 +1,244 @@
+"""What leaves a site that protects single images or patients: sums with noise, and nothing else.
+
+Numbers of images are taken to be known; what else a task's report says is kept at home. A task is
+paid for by what it asks (`pay`), before an image is looked at. What goes wrong afterwards is told
+in one and the same line (`withheld`); a task that only measures is answered all the same. In a
+simulation evaluations are told, since somebody must know how well a study's sites answer: the door
+to hidden labels (`SiteData.audit`), which no real site has, stands for that.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedapp.core.errors import ConfigError, FedAppError, Withheld, one_line
+from fedapp.core.rng import numpy_stream
+from fedapp.learn.params import Params, digest_of, to_bytes
+from fedapp.methods._summed import Layout, Row
+from fedapp.methods.base import ImageLevel, Method, SiteContext, SiteReport
+from fedapp.privacy.noise import Integers, honest, share
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import EPSILON, EVALUATE, MODEL, OF_PATIENTS, Task
+from fedapp.protocol.secure_aggregation.fixed_point import FRACTION, bound
+from fedapp.site.privacy_budget import Releases
+
+log = logging.getLogger(__name__)
+
+STEP = 2.0**-FRACTION
+"""Of the fixed point in which noise is added."""
+
+
+@contextmanager
+def withheld(protects: bool) -> Iterator[None]:
+    """Turn whatever goes wrong inside into `Withheld`, where real images are protected."""
+    try:
+        yield
+    except Exception as error:
+        if not protects:
+            raise
+        if not isinstance(error, FedAppError):
+            log.exception("what the server is told nothing of")
+        raise Withheld(one_line(error) or type(error).__name__) from error
+
+
+def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) -> None:
+    """Note what a task will send of single images; the same question again costs nothing.
+
+    Raises ConfigError where it asks for what has no noise, or for more than the run's epsilon pays
+    for. That depends on the question alone: a server that sends one network after another and looks
+    which of them is refused learns nothing of an image.
+    """
+    image_level = _image_level(method)
+    added = image_level.sensitivity(task, site)
+    released = image_level.released(task, site)
+    if unknown := sorted(released - {*added, *([MODEL] if image_level.noisy_training else [])}):
+        raise _unprotected(unknown)
+    asked = task.question
+    if released and task.sum is not None:
+        which = f"{task.round}.{task.sum.number}.asked"
+        if not releases.pays(which, releases.key(encode(asked)), 1):
+            raise ConfigError(
+                f"masked sum {task.sum.number} of round {task.round} was asked for by other models "
+                "before: privacy.epsilon pays for one question"
+            )
+    for role in sorted(released):
+        if role != MODEL:  # it is asked for once in a run, in whichever round
+            _pay(f"{role}.asked", encode(replace(asked, round=0)), site, releases)
+        elif role not in added:  # else the sum is paid for
+            _pay(role, encode(asked), site, releases, image_level.steps(task, site))
+
+
+def protected(
+    task: Task, report: SiteReport, site: SiteContext, method: Method[Any], releases: Releases
+) -> SiteReport:
+    """Return a report as it may leave: contents have all of the noise.
+
+    Where sums are masked they have none yet: shares are added to the row (`row_noise`). Raises
+    ConfigError where the method sends what was not paid for (`pay`).
+    """
+    assert site.protection is not None
+    image_level = _image_level(method)
+    allowed = image_level.sensitivity(task, site)
+    leaving = {*report.contents, *([MODEL] if report.params is not None else [])}
+    if unknown := sorted(leaving - image_level.released(task, site)):
+        raise _unprotected(unknown)
+    contents = dict(report.contents)
+    for role, sensitivity in allowed.items():
+        if role in contents and task.sum is None:
+            contents[role] = _noisy(contents[role], role, sensitivity, site, releases)
+    told = {EPSILON: site.protection.settings.epsilon} if leaving else {}
+    if leaving and site.data.by_patient:
+        told[OF_PATIENTS] = 1.0
+    real, holds = site.data.audit is None, report.holds
+    if real and task.action == EVALUATE:  # the same whether anything could be measured
+        holds = tuple(ref for refs in task.models.values() for ref in refs)
+    return replace(
+        report,
+        contents=contents,
+        metrics=told,
+        evaluations={} if real else report.evaluations,
+        holds=holds,
+        helpers=(),
+        pseudo=None,
+    )
+
+
+def _image_level(method: Method[Any]) -> ImageLevel:
+    """Return how a method protects single images. Raises ConfigError where it has no such form."""
+    if method.image_level is None:
+        raise ConfigError(
+            f"privacy.epsilon: {method.name} has no form in which single images are protected: "
+            "choose another method"
+        )
+    return method.image_level
+
+
+def _unprotected(roles: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"privacy.epsilon: {', '.join(roles)} has no noise and may not leave: choose another method"
+    )
+
+
+def simulated_secret(seed: int, site: int) -> bytes:
+    """Return the secret of a simulated site: whoever knows the seed can take the noise off."""
+    return numpy_stream(seed, "noise", site).bytes(32)
+
+
+def noise_for(
+    digest: str, role: str, sensitivity: float, site: SiteContext, releases: Releases, count: int
+) -> Integers:
+    """Return all of the noise of a content of `count` numbers, int64, in their order.
+
+    digest: of the content. It is noted as released, and the same content has the same noise
+    whenever it is asked for. Raises ConfigError where the run's epsilon does not pay for it.
+    """
+    protection = site.protection
+    assert protection is not None
+    said = "\n".join([role, digest, repr(protection.settings), "1"]).encode()  # 1: of one site
+    _pay(role, said, site, releases)
+    key = releases.key(b"share " + said)
+    return share(key, count, sensitivity, _multiplier(role, site), STEP)
+
+
+def _multiplier(role: str, site: SiteContext) -> float:
+    assert site.protection is not None
+    return site.protection.stepped if role == MODEL else site.protection.released
+
+
+def _pay(
+    role: str, what: bytes, site: SiteContext, releases: Releases, steps: int | None = None
+) -> None:
+    """Note a release. Raises ConfigError where the run's epsilon does not pay for it.
+
+    steps: of a model, how many it was trained by: the plan pays for so many tasks of so many steps,
+    and the server chooses what it asks for.
+    """
+    assert site.protection is not None
+    plan, epsilon = site.protection.plan, site.protection.settings.epsilon
+    most = plan.releases if steps is None else plan.trainings.count(steps)
+    kind = role if steps is None else f"{role}-{steps}"
+    if not releases.pays(kind, releases.key(what), most):
+        raise ConfigError(
+            f"privacy.epsilon = {epsilon:g} pays for {most} release(s) of a site's {role}, and "
+            "this would be one more: begin another run"
+        )
+
+
+def row_noise(
+    task: Task,
+    key: bytes,
+    counted: int,
+    layout: Layout,
+    site: SiteContext,
+    method: Method[Any],
+    releases: Releases,
+) -> Integers:
+    """Return a site's shares of the noise for a row of a masked sum, int64 [layout.size].
+
+    key: stands for the attempt at the sum and its cohort (`Summing.masked`): each has noise of its
+    own, so that no difference of two sums is without. counted: members that the site counts upon.
+    The sum is paid for once, by its round and number, whichever of its attempts is opened: one at
+    most is. A site that has nothing to say, without labels say, adds its share too: it is counted
+    upon. Counts of images and of sites are taken to be known, and get none. Raises ConfigError
+    where the run's epsilon does not pay for it.
+    """
+    assert task.sum is not None and site.protection is not None
+    row = np.zeros(layout.size, np.int64)
+    makers, image_level = _makers(counted, site), _image_level(method)
+    for role, sensitivity in image_level.sensitivity(task, site).items():
+        place, which = layout.places[role], f"masked sum {task.round} {task.sum.number} {role}"
+        steps = image_level.steps(task, site) if role == MODEL else None
+        _pay(role, which.encode(), site, releases, steps)
+        row[place] = share(
+            releases.key(f"share {role} ".encode() + key),
+            place.stop - place.start,
+            sensitivity,
+            _multiplier(role, site),
+            STEP,
+            makers,
+        )
+    return row
+
+
+def noise_share(counted: int, site: SiteContext) -> float:
+    """Return the variance of a site's noise (`row_noise`) over the account's, in (0, 1].
+
+    It follows from the site's terms and from how many members there are, and from no image. Sites
+    may count upon different numbers of members, so the server cannot know it from the sum alone.
+    """
+    return 1 / _makers(counted, site)
+
+
+def _makers(counted: int, site: SiteContext) -> int:
+    assert site.protection is not None
+    return honest(counted, site.protection.settings.colluding)
+
+
+def within(task: Task, row: Row) -> Row:
+    """Return a row with each number inside what a masked sum can hold.
+
+    A number beyond is an error elsewhere. Here the server could choose weights so near the bound
+    that one image decides whether there is one; cutting brings no two rows further apart.
+    """
+    assert task.sum is not None
+    most = bound(len(task.sum.members))
+    return np.nan_to_num(row, nan=0.0).clip(-most, most)
+
+
+def _noisy(
+    params: Params, role: str, sensitivity: float, site: SiteContext, releases: Releases
+) -> Params:
+    size = sum(tensor.numel() for tensor in params.values())
+    noise = noise_for(digest_of(to_bytes(params)), role, sensitivity, site, releases, size)
+    found, at = {}, 0
+    for name, tensor in params.items():
+        part = noise[at : at + tensor.numel()]
+        whole = np.rint(tensor.double().flatten().numpy() / STEP).astype(np.int64) + part
+        found[name] = torch.from_numpy(whole * STEP).reshape(tensor.shape).to(tensor.dtype)
+        at += tensor.numel()
+    return found

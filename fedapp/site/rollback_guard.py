@@ -1,0 +1,279 @@
+"""The head of a file: how far a site had come with it, kept outside of the site folder.
+
+A record, a journal or a list can be whole in itself and yet be an older copy of itself: its end was
+cut off, or a backup was put back. Nothing inside the file can tell. So the site keeps a *head* of
+each such file, in a place of its own outside the site folder:
+
+    $FEDAPP_HEADS, else $XDG_STATE_HOME/fedapp/heads, else ~/.local/state/fedapp/heads
+        SITE/key          32 random bytes of this site; SITE is a hash of the site folder's path
+        SITE/NAME.head    the head of one file; NAME is a hash of its name
+
+A head has a counter that only grows, the SHA-256 of the file, and that of the file as it was before
+the change that is under way. It is authenticated by an HMAC with the key. A change has three steps:
+
+    1. announce   the head gets the digests before and after the change, and is on the disk
+    2. change     the caller writes the file
+    3. settle     the head forgets the digest before the change
+
+If the program is killed between 1 and 3, the file may be as before or as after, and both are right.
+After 3 only the new file is right. So an older copy is told from a crash. Step 3 does not wait for
+the disk: after a power cut the last change of a file may count as unfinished, and only that one.
+
+What a head does not find: that the site folder and the heads were both put back to the same
+moment, as a snapshot of the whole machine is; that all heads and all files are gone, which is a
+first start. Keep FEDAPP_HEADS on storage that is not restored together with the site folder.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fedapp.core.disk import check_owned, make_folder, opened_plainly, refused, write_atomic
+from fedapp.core.errors import ConfigError, FedAppError, StoreError
+
+PLACE = "FEDAPP_HEADS"
+"""Environment variable: the folder in which all sites of this machine have their heads."""
+ABSENT = ""
+"""The digest of a file that is not there."""
+_SLOT = 512
+"""Bytes of one version of a head. A file has two, written in turn: one of them is always whole."""
+_KEY_BYTES = 32
+_LOCK_S = 10.0
+
+
+class RecordError(FedAppError):
+    """A file by which a site accounts for what it did is not as the site left it."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a head says. count: how often it was written.
+
+    before, now: SHA-256 in hex, or ABSENT, of the file before and after the newest change. They are
+    equal where that change is finished.
+    """
+
+    count: int
+    before: str
+    now: str
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of one file of a site.
+
+    folder: the site folder. name: of the file among all files of this site, the same for ever.
+    file: the file, for messages; `Head` neither reads nor writes it. remedy: what a person can do
+    where the file is not the one that the head knows.
+
+    Whoever uses a head computes the file's digest, changes the file and settles the head while it
+    holds `alone`; otherwise another process may change the file in between. Typical use:
+
+        head = Head(site_folder, f"journal {identity}", path, "begin another run")
+        with head.alone():
+            head.check(old := digest(path))
+            with head.advance(old, digest_of(new)):
+                write_atomic(path, new, durable=True, mode=0o600)
+    """
+
+    folder: Path
+    name: str
+    file: Path
+    remedy: str
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold this head against all other processes and threads.
+
+        It cannot be held twice by one thread. Raises StoreError where somebody holds it for more
+        than 10 seconds, or the disk refuses.
+        """
+        try:
+            place = self._place()
+            make_folder(place, mode=0o700)
+            check_owned(place)
+            lock = FileLock(place / f"{self._stem}.lock", mode=0o600)
+            lock.acquire(timeout=_LOCK_S)
+        except Timeout as error:
+            raise StoreError(f"{self.file}: another program holds it: end that program") from error
+        except OSError as error:
+            raise refused(self._path, error, setting=PLACE) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def check(self, digest: str) -> None:
+        """Check that a file with this digest is the one that the site left.
+
+        digest: SHA-256 in hex; ABSENT: there is no file. Raises RecordError where the file is
+        older, cut, changed, gone, or unknown to this machine's heads; StoreError where the head
+        cannot be read.
+        """
+        mark = self.mark()
+        if mark is None and digest == ABSENT:
+            return
+        if mark is None:
+            raise RecordError(
+                f"{self.file}: this machine has no head of it ({self._path}): the file comes from "
+                f"elsewhere, or the heads are lost: {self.remedy}"
+            )
+        if digest not in (mark.before, mark.now):
+            how = (
+                "is gone"
+                if digest == ABSENT
+                else "is not as this site left it (older, cut or changed)"
+            )
+            raise RecordError(f"{self.file}: {how}: put its newest copy back, or {self.remedy}")
+
+    @contextmanager
+    def advance(self, before: str, now: str, *, accept: bool = False) -> Iterator[None]:
+        """Announce that a file changes, let the caller change it, and settle the head.
+
+        before, now: the file's digests before and after the change. It is checked that `before` is
+        what the site left. accept: it is not checked, since a person has decided, and `now` says
+        why. When the body begins, the announcement is on the disk. If the body raises, the file
+        may be either of the two until the next change. Raises as `check` does, and StoreError
+        where the disk refuses.
+        """
+        count = 0
+        with suppress(RecordError) if accept else nullcontext():
+            count = mark.count if (mark := self.mark()) else 0
+            self.check(before)
+        self._write(Mark(count + 1, before, now), durable=True)
+        yield
+        self._write(Mark(count + 2, now, now), durable=False)
+
+    def mark(self) -> Mark | None:
+        """Return what the head says; None: there is none.
+
+        Raises RecordError where it is damaged or of another site's key, StoreError where it cannot
+        be read.
+        """
+        try:
+            with opened_plainly(self._path, os.O_RDONLY) as file:
+                content = file.read(2 * _SLOT)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(
+                f"{self._path}: {error.strerror}: make it readable for the node"
+            ) from error
+        key = self._key()
+        marks = (self._parsed(content[at : at + _SLOT], key) for at in (0, _SLOT))
+        whole = [mark for mark in marks if mark is not None]
+        if not whole:
+            raise RecordError(
+                f"{self._path}: is damaged or of another site, so that nobody can say whether "
+                f"{self.file} is whole: put the newest copy back, or {self.remedy}"
+            )
+        return max(whole, key=lambda mark: mark.count)
+
+    def _write(self, mark: Mark, durable: bool) -> None:
+        slot = self._slot(mark)
+        try:
+            with opened_plainly(self._path, os.O_RDWR) as file:
+                os.pwrite(file.fileno(), slot, _SLOT * (mark.count % 2))
+                if durable:
+                    os.fdatasync(file.fileno())
+        except FileNotFoundError:
+            blank = b" " * _SLOT
+            both = blank + slot if mark.count % 2 else slot + blank
+            write_atomic(self._path, both, durable=True, mode=0o600)
+        except OSError as error:
+            raise refused(self._path, error, setting=PLACE) from error
+
+    def _slot(self, mark: Mark) -> bytes:
+        said = json.dumps(asdict(mark))
+        return f"{self._mac(said, self._key())} {said}".encode().ljust(_SLOT)
+
+    def _parsed(self, slot: bytes, key: bytes) -> Mark | None:
+        """Return what one slot says; None where it is blank, torn, or not of this site."""
+        mac, _, said = slot.decode(errors="replace").rstrip().partition(" ")
+        if not hmac.compare_digest(mac.encode(), self._mac(said, key).encode()):
+            return None
+        return Mark(**json.loads(said))
+
+    def _mac(self, said: str, key: bytes) -> str:
+        return hmac.digest(key, f"{self.name}\n{said}".encode(), "sha256").hex()
+
+    def _key(self) -> bytes:
+        """Return the site's key; it is made when the first head is."""
+        path = self._place() / "key"
+        try:
+            with opened_plainly(path, os.O_RDONLY) as file:
+                key = file.read()
+        except FileNotFoundError:
+            with FileLock(path.with_name("key.lock"), mode=0o600):
+                if path.exists():
+                    return self._key()
+                key = secrets.token_bytes(_KEY_BYTES)
+                write_atomic(path, key, durable=True, mode=0o600)
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}: make it readable for the node") from error
+        if len(key) != _KEY_BYTES:
+            raise RecordError(
+                f"{path}: {len(key)} bytes, must be {_KEY_BYTES}: put its copy back, or "
+                f"remove it, and {self.remedy}"
+            )
+        return key
+
+    @property
+    def _path(self) -> Path:
+        return self._place() / f"{self._stem}.head"
+
+    @property
+    def _stem(self) -> str:
+        return hashlib.sha256(self.name.encode()).hexdigest()[:32]
+
+    def _place(self) -> Path:
+        return place_of(self.folder)
+
+
+def place_of(folder: Path) -> Path:
+    """Return where the heads of a site folder lie. Raises ConfigError where that is in it."""
+    own = folder.resolve()
+    root = heads_root().resolve()
+    if root.is_relative_to(own):
+        raise ConfigError(
+            f"{root}: the heads must not lie in the site folder {own}, whose files they guard: "
+            f"set {PLACE} to a folder elsewhere"
+        )
+    return root / hashlib.sha256(os.fsencode(own)).hexdigest()[:32]
+
+
+def heads_root() -> Path:
+    """Return the folder in which all sites of this machine have their heads."""
+    if named := os.environ.get(PLACE):
+        if not Path(named).is_absolute():  # each program of a site may have another current folder
+            raise ConfigError(f"{PLACE} = {named!r}: must begin with a slash")
+        return Path(named)
+    try:
+        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / (
+            "fedapp/heads"
+        )
+    except RuntimeError as error:
+        raise ConfigError(f"this user has no home folder: set {PLACE} to a folder") from error
+
+
+def digest_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file in hex; ABSENT where there is none.
+
+    Raises RecordError for a link and for a file of another user, StoreError where it cannot be
+    read.
+    """
+    try:
+        with opened_plainly(path, os.O_RDONLY) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return ABSENT
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}: make it readable for the node") from error

@@ -1,0 +1,188 @@
+"""`fedapp check` as a person sees it: a table, facts, faults with their remedies, an exit code."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from fedapp.core.errors import ConfigError
+from fedapp.core.settings import OWN, SplitSettings
+from fedapp.data.folder import KINDS
+from fedapp.data.own import Entry, Listing, list_agreed, list_own
+from fedapp.data.own.entries import of_findings
+from fedapp.data.own.train_test_split import Group, deal, together
+from fedapp.evaluation.findings import both
+from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.run_folder import out_root, runs_root
+from fedapp.tools.check import machine
+from fedapp.tools.check.composition import (
+    Counts,
+    bags_in_words,
+    expected,
+    remarks_on_bags,
+    remarks_on_classes,
+    remarks_on_copies,
+    remarks_on_test,
+)
+from fedapp.tools.check.inputs import look_at_images, look_at_vectors
+from fedapp.tools.check.remarks import Remark, fault, note, of_listing
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is checked besides the images.
+
+    experiment: what the sites agreed upon; None: not known. site_name: by which images are dealt to
+    train, val and test. server: host:port. hide_below: smallest count that is shown. store_path:
+    where the node is to keep models; None: where it does unless told. patients: the
+    site's own pattern, of its site.yaml.
+    """
+
+    experiment: Experiment | None = None
+    site_name: str = ""
+    server: str = ""
+    hide_below: int = 0
+    store_path: Path | None = None
+    patients: str = ""
+
+
+def check(data: Path, options: Options, console: Console) -> int:
+    """Check a site's data and machine; return 0, or 1 where there is a fault."""
+    experiment = _agreed(options)
+    settings = experiment.data if experiment else None
+    facts, machines = _machine(options)
+    classes = settings.class_names if settings else ()
+    named = settings.finding_names if settings else ()
+    listing = (
+        list_agreed(data, replace(settings, patients=options.patients))
+        if settings
+        else list_own(data, (), options.patients)
+    )
+    remarks = of_listing(listing.faults)
+    if settings and settings.patients:
+        what = (
+            "data.patients in the preset: sites refuse a run that names a pattern for their files"
+        )
+        remedy = (
+            "have it left out; write `patients` into your own site.yaml, and give --site-folder"
+        )
+        remarks.append(fault(what, remedy))
+    if listing.entries:
+        entries, hide_below = listing.entries, options.hide_below
+        if listing.values is None:
+            contents, seen, odd = look_at_images(entries, settings, console)
+        else:
+            contents, seen, odd = look_at_vectors(listing.values, settings)
+        table = listing.values is not None and not (settings and settings.encoder)
+        split, seed = (experiment.split, experiment.seed) if experiment else (SplitSettings(), 0)
+        parts = deal(entries, split, seed, options.site_name, contents)
+        groups = together(entries, contents)
+        told = _told(entries, parts, groups, named)
+        counts = Counts(told.entries, told.parts, both(named) or classes, sums=not named)
+        console.print(counts.table(hide_below))
+        if accuracy := expected(entries, parts, hide_below):
+            seen.append(("accuracy", accuracy))
+        if listing.bags:
+            seen.append(("bags", bags_in_words(listing, hide_below)))
+        facts = [*seen, *facts]
+        remarks += [
+            *odd,
+            *remarks_on_copies(entries, parts, contents, hide_below, table),
+            *counts.remarks(),
+            *remarks_on_classes(*told, both(named) or classes, hide_below),
+            *remarks_on_test(told.entries, told.parts, hide_below),
+            *remarks_on_bags(listing, parts, experiment),
+        ]
+        if experiment and not options.site_name and not any(e.part for e in listing.entries):
+            remedy = "the site's own split will differ a little; give its name with --site-name"
+            remarks.append(note("no site named", remedy))
+    remarks += [*_passed_over(listing), *machines]
+    if settings is None:
+        remedy = "labels, sizes and split are not compared; give the server's with --preset"
+        remarks.append(note("no preset named", remedy))
+    _print(console, facts, remarks)
+    return int(any(remark.fault for remark in remarks))
+
+
+class _Told(NamedTuple):
+    """Of what classes are told: images, or each finding that was read in one."""
+
+    entries: Sequence[Entry]
+    parts: Sequence[str]
+    groups: Sequence[Group]
+
+
+def _told(
+    entries: Sequence[Entry], parts: Sequence[str], groups: Sequence[Group], named: Sequence[str]
+) -> _Told:
+    if not named:
+        return _Told(entries, parts, groups)
+    places, each = zip(*of_findings(entries, named), strict=True)
+    return _Told(each, [parts[i] for i in places], [groups[i] for i in places])
+
+
+def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Remark]]:
+    """Return what there is besides the images, each in words, and what is wrong with it."""
+    experiment = options.experiment
+    runs = out_root(experiment) if experiment else runs_root()
+    place = options.store_path or Path(os.environ.get("FEDAPP_SITES") or runs)
+    parts = {
+        "disk": machine.room(place.expanduser(), experiment),
+        "GPU": machine.gpu(experiment.runtime.device if experiment else "auto"),
+    }
+    if options.server:
+        parts["server"] = machine.reach(options.server)
+    facts = [(name, said) for name, (said, _) in parts.items()]
+    return facts, [remark for _, found in parts.values() for remark in found]
+
+
+def _agreed(options: Options) -> Experiment | None:
+    """Return the experiment. Raises ConfigError where it has no sites with data of their own."""
+    experiment, name = options.experiment, options.site_name
+    if experiment is None:
+        return None
+    if experiment.data.name != OWN:
+        raise ConfigError(
+            f"preset {experiment.name!r}: data.name = {experiment.data.name!r}, its images are not "
+            "the sites' own: name the preset of your federation, with data.name: own"
+        )
+    names = experiment.data.site_names
+    if name and names and name not in names:
+        raise ConfigError(
+            f"--site-name {name!r}: not in the preset's data.sites ({', '.join(names)}): correct "
+            "it or have it added at the list's end"
+        )
+    return experiment
+
+
+def _passed_over(listing: Listing) -> list[Remark]:
+    if not listing.passed_over:
+        return []
+    endings = Counter(Path(name).suffix.lower() or "none" for name in listing.passed_over)
+    said = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(5))
+    what = f"{endings.total()} files are passed over, by ending: {said}"
+    return [note(what, f"images must be {KINDS}; save others as PNG")]
+
+
+def _print(console: Console, facts: Sequence[tuple[str, str]], remarks: Sequence[Remark]) -> None:
+    table = Table.grid(padding=(0, 2))
+    for name, said in facts:
+        table.add_row(name, said)
+    console.print(table, markup=False)
+    console.print()
+    for remark in sorted(remarks, key=lambda remark: not remark.fault):
+        word, colour = ("fault", "red") if remark.fault else ("note", "yellow")
+        console.print(f"{word:6}", style=colour, end="")
+        console.print(remark.what, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"      {remark.remedy}", markup=False, highlight=False, soft_wrap=True)
+    faults = sum(remark.fault for remark in remarks)
+    if faults:
+        number = "1 fault" if faults == 1 else f"{faults} faults"
+        console.print(f"{number}: this site cannot join yet", style="red")
+    else:
+        console.print("no fault: this site can join", style="green")

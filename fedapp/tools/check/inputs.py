@@ -1,0 +1,267 @@
+"""What a site's inputs are: images that can be read, of which size and depth; or vectors."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from fedapp.core.errors import ImageError
+from fedapp.core.optional_dependencies import NotInstalled
+from fedapp.core.settings import OWN_WINDOW, DataSettings, window_ends
+from fedapp.data.folder import fitted, read_stored
+from fedapp.data.inputs import MAX_SIDE
+from fedapp.data.own import Entry
+from fedapp.data.split.groups import content_of
+from fedapp.data.window import DepthError, Stored
+from fedapp.tools.check.remarks import Remark, fault, note
+
+_SAMPLED = 65536
+"""Values of an image, evenly spaced, that its usual range is taken from."""
+_TAILS = (0.005, 0.995)
+"""Quantiles between which values are usual: hot pixels and metal lie beyond."""
+_FEW_LEVELS = 64
+"""Levels of 256 that the usual values should take at least."""
+
+Ends = tuple[float, float]
+MOST_DEVIATIONS = 3.0
+"""How many agreed standard deviations a site's mean may be from the agreed one."""
+MOST_SCALE = 10.0
+"""By which factor a site's standard deviation may differ from the agreed one."""
+MOST_RATIO = 1000.0
+"""By which factor columns' scales may differ: beyond, the smaller says nothing to a network."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """An image's kind, such as "16-bit PNG", and its values where these need a window.
+
+    values: the least and the greatest, padding apart; None: 8 bits, levels already. usual: the
+    middle 99 % of them. window: the ends of the file's own; None: it has none.
+    """
+
+    kind: str
+    values: Ends | None = None
+    usual: Ends = (0, 255)
+    window: Ends | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An image that can be read. size: width and height in pixels."""
+
+    size: tuple[int, int]
+    grey: bool
+    depth: Depth
+
+
+@dataclass(frozen=True)
+class Look:
+    """One image as it lies there. content: `content_of` it at the agreed size; empty: unknown.
+
+    seen: None where it cannot be read; fault: why.
+    """
+
+    content: str = ""
+    seen: Seen | None = None
+    fault: Remark | None = None
+
+
+def look_at_images(
+    entries: Sequence[Entry], settings: DataSettings | None, console: Console
+) -> tuple[list[str], list[tuple[str, str]], Iterator[Remark]]:
+    """Return the images' contents, what they are in words, and what is wrong or odd about them."""
+    looks = _looks(entries, settings, console)
+    depths = [look.seen.depth for look in looks if look.seen]
+    said = [("images", sizes(looks)), ("kinds", kinds(depths))]
+    return [look.content for look in looks], said, remarks_on(looks, settings)
+
+
+def _looks(entries: Sequence[Entry], settings: DataSettings | None, console: Console) -> list[Look]:
+    """Open every image as a run would; shows how far it is on a terminal."""
+    agreed = (MAX_SIDE, 0, "")
+    if settings:
+        agreed = (settings.image_size, settings.channels, settings.window)
+    with ThreadPoolExecutor() as pool:
+        looks: Iterable[Look] = pool.map(lambda entry: _look(entry, *agreed), entries)
+        if console.is_terminal:
+            looks = track(looks, "reading images", len(entries), console=console, transient=True)
+        return list(looks)
+
+
+def remarks_on(looks: Sequence[Look], settings: DataSettings | None) -> Iterator[Remark]:
+    """Yield what is wrong or odd about the images; settings: what the sites agreed upon."""
+    # One library that is not there is one fault, of however many images.
+    yield from dict.fromkeys(look.fault for look in looks if look.fault)
+    whole = [look.seen for look in looks if look.seen]
+    yield from remarks_on_depth([seen.depth for seen in whole], settings)
+    if settings is None:
+        return
+    side = settings.image_size
+    if settings.channels == 1 and (some := _how_many([not seen.grey for seen in whole])):
+        yield note(f"{some} images are in colour", "they are turned to grey when read")
+    if some := _how_many([min(seen.size) < side for seen in whole]):
+        text = f"{some} images are smaller than {side} x {side} pixels"
+        yield note(text, "they are enlarged, which adds no detail")
+    if some := _how_many([max(seen.size) > 1.1 * min(seen.size) for seen in whole]):
+        text = f"{some} images are longer than wide or wider than long by over 10 %"
+        yield note(text, "they are squeezed to squares; cut them square if shapes matter")
+
+
+def sizes(looks: Sequence[Look]) -> str:
+    """Say how large the images are, width x height in pixels."""
+    counted = Counter(look.seen.size for look in looks if look.seen)
+    if not counted:
+        return "none could be read"
+    if len(counted) == 1:
+        [(width, height)] = counted
+        return f"{width} x {height} pixels"
+    low, high = min(counted, key=_area), max(counted, key=_area)
+    [(usual, _)] = counted.most_common(1)
+    return (
+        f"{len(counted)} sizes from {low[0]} x {low[1]} to {high[0]} x {high[1]} pixels, "
+        f"most often {usual[0]} x {usual[1]}"
+    )
+
+
+def _how_many(these: Sequence[bool]) -> str:
+    """Return "all", "most", "some" or, for none, nothing: numbers are the table's, which hides."""
+    share = sum(these) / max(len(these), 1)
+    return "all" if share == 1 else "most" if share > 0.5 else "some" if share else ""
+
+
+def _area(size: tuple[int, int]) -> int:
+    return size[0] * size[1]
+
+
+def _look(entry: Entry, side: int, channels: int, window: str) -> Look:
+    try:
+        stored = read_stored(entry.path)
+        height, width = stored.values.shape[:2]
+        seen = Seen((width, height), stored.grey, depth_of(stored))
+        image = fitted(stored, entry.path, side, channels, window)
+        return Look(content_of(image), seen)
+    except DepthError:
+        return Look(seen=seen)  # `remarks_on_depth` says it once for all
+    except ImageError as error:
+        return Look(fault=fault(f"{entry.name}: {error.what}", error.remedy))
+    except NotInstalled as error:
+        return Look(fault=fault(f"DICOM files, but {error.what}", error.remedy))
+    except OSError as error:
+        remedy = "let the user who runs the node read it"
+        return Look(fault=fault(f"{entry.name}: cannot be read ({error.strerror})", remedy))
+
+
+def depth_of(stored: Stored) -> Depth:
+    """Return an image's depth."""
+    window = stored.window.ends if stored.window else None
+    if not stored.deep:
+        return Depth(stored.kind, window=window)
+    values = stored.told
+    low, high = np.quantile(values[:: len(values) // _SAMPLED + 1], _TAILS).tolist()
+    return Depth(stored.kind, (float(values.min()), float(values.max())), (low, high), window)
+
+
+def kinds(depths: Sequence[Depth]) -> str:
+    """Say of which kinds the images are, the most frequent first, and which values they have."""
+    said = []
+    for kind, _ in Counter(depth.kind for depth in depths).most_common():
+        values = [depth.values for depth in depths if depth.kind == kind and depth.values]
+        said.append(f"{kind}, {_range(values)}" if values else kind)
+    return "; ".join(said) or "none could be read"
+
+
+def remarks_on_depth(depths: Sequence[Depth], settings: DataSettings | None) -> Iterator[Remark]:
+    """Yield what `data.window` should be and is not; settings: what the sites agreed upon."""
+    deep = [depth for depth in depths if depth.values]
+    if not deep:
+        return
+    agreed = settings.window if settings else ""
+    ends = window_ends(agreed)
+    lost = [] if ends else [d for d in deep if agreed != OWN_WINDOW or d.window is None]
+    if lost:
+        values = _range([depth.values for depth in lost if depth.values])
+        what = f"{_alike(lost)} of more than 8 bits, {values}"
+        lacking = "some have no window of their own" if agreed else "data.window is not set"
+        remedy = f"have it set, the same for all sites; these images suggest {suggested(lost)}"
+        yield (fault if settings else note)(f"{what}: {lacking}", remedy)
+    elif ends and (levels := _levels(deep, ends)) < _FEW_LEVELS:
+        what = (
+            f"data.window = {agreed!r}: the middle 99 % of your values take {levels} of 256 levels"
+        )
+        remedy = f"detail is lost; is it the right one? These images suggest {suggested(deep)}"
+        yield note(what, remedy)
+    if len(deep) < len(depths):
+        remedy = "data.window does not change 8-bit images: save them by the same window"
+        yield note(f"8-bit images among {_alike(deep)} of more bits", remedy)
+
+
+def suggested(deep: Sequence[Depth]) -> str:
+    """Return a window for images that need one: their own, or else their usual values."""
+    own = {depth.window for depth in deep}
+    if None not in own and len(own) > 1:
+        return f"{OWN_WINDOW} (their own windows, which differ)"
+    [ends] = own if len(own) == 1 else [None]
+    if ends is None:
+        ends = median(d.usual[0] for d in deep), median(d.usual[1] for d in deep)
+    low = round(ends[0])
+    return f"'{low}, {max(round(ends[1]), low + 1)}'"
+
+
+def _levels(deep: Sequence[Depth], ends: Ends) -> int:
+    """Return how many of 256 levels the usual values take in a window."""
+    low, high = (median(depth.usual[end] for depth in deep) for end in (0, 1))
+    shown = max(0.0, min(high, ends[1]) - max(low, ends[0]))
+    return round(255 * shown / (ends[1] - ends[0])) + 1
+
+
+def _range(values: Sequence[Ends]) -> str:
+    low, high = min(low for low, _ in values), max(high for _, high in values)
+    return f"values {low:g} to {high:g}"
+
+
+def _alike(depths: Sequence[Depth]) -> str:
+    """Name the formats without their bits: PNG, TIFF, DICOM."""
+    return " and ".join(sorted({depth.kind.rpartition(" ")[2] for depth in depths}))
+
+
+def look_at_vectors(
+    values: Tensor, settings: DataSettings | None
+) -> tuple[list[str], list[tuple[str, str]], Iterator[Remark]]:
+    """Return the vectors' contents, what they are in words, and what is odd about them.
+
+    values: float32 [n, D], n >= 1, finite.
+    """
+    numbers = values.double()
+    mean, std = float(numbers.mean()), float(numbers.std(correction=0))
+    said = f"{values.shape[1]} numbers each, mean {mean:.3g}, standard deviation {std:.3g}"
+    contents = [content_of(row) for row in values]
+    facts = [("vectors", f"{said}; below each is called an image")]
+    return contents, facts, _odd(numbers, mean, std, settings)
+
+
+def _odd(
+    numbers: Tensor, mean: float, std: float, settings: DataSettings | None
+) -> Iterator[Remark]:
+    """Yield which numbers a network would learn little from."""
+    columns = numbers.std(0, correction=0)
+    moving = columns[columns > 0]
+    if len(moving) and moving.max() > MOST_RATIO * moving.min():
+        what = f"columns have standard deviations from {moving.min():.3g} to {moving.max():.3g}"
+        remedy = "the largest outweigh all others; agree on a scale of each, and divide by it"
+        yield note(what, remedy)
+    if len(moving) < len(columns):
+        what = f"{len(columns) - len(moving)} columns have one value in all rows"
+        yield note(what, "they say nothing here; the other sites' may")
+    if settings is None:
+        return
+    far = abs(mean - settings.mean) > MOST_DEVIATIONS * settings.std
+    if far or not settings.std / MOST_SCALE <= std <= settings.std * MOST_SCALE:
+        what = f"agreed are data.mean = {settings.mean:g} and data.std = {settings.std:g}"
+        remedy = f"your numbers have {mean:.3g} and {std:.3g}; have both settings changed for all"
+        yield note(what, remedy)

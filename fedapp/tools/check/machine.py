@@ -1,0 +1,88 @@
+"""The site's machine: room for models, a GPU, a way to the server."""
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import torch
+
+from fedapp.core.errors import ConfigError
+from fedapp.core.formatting import size
+from fedapp.experiment.experiment import Experiment
+from fedapp.learn.networks import build_model
+from fedapp.tools.check.remarks import Remark, fault, note
+
+PATIENCE_S = 5.0
+"""Seconds to wait for the server."""
+_LEAST_FREE = 10**9
+"""Bytes that should be free where nothing else is known."""
+_SPARE = 3
+"""Models beyond those of the helper list: the site's own old and new one, and one on its way."""
+
+
+def room(folder: Path, experiment: Experiment | None) -> tuple[str, list[Remark]]:
+    """Return the free space where a site keeps models, in words, and whether it is too little."""
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.isdir(path))
+    free, needed = shutil.disk_usage(there).free, _LEAST_FREE
+    said = f"{size(free)} free in {there}"
+    if experiment is not None:
+        needed = _needed(experiment)
+        said += f", about {size(needed)} needed"
+    found = []
+    if free < needed:
+        remedy = "free space, or name another folder (store-path of the node)"
+        found.append(fault(f"{there}: {size(free)} free, {size(needed)} needed", remedy))
+    if not os.access(there, os.W_OK):
+        remedy = "let the user who runs the node write there, or name another folder (store-path)"
+        found.append(fault(f"{there}: not writable", remedy))
+    return said, found
+
+
+def gpu(device: str) -> tuple[str, list[Remark]]:
+    """Return the GPU in words, and whether `runtime.device` asks for one that is not there."""
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        name = torch.cuda.get_device_name()
+        return f"{name}, {size(free)} of {size(total)} free", []
+    if device == "cuda":
+        remedy = "install a CUDA build of PyTorch and NVIDIA's driver, or set runtime.device=auto"
+        return "none", [fault("no GPU, but runtime.device = 'cuda'", remedy)]
+    remedy = "the site trains on the CPU, which may make others wait"
+    return "none", [note("no GPU that PyTorch can use", remedy)]
+
+
+def address(server: str) -> str:
+    """Return host:port of what a person gives, which may be written as a web address."""
+    return server.removeprefix("https://").removesuffix("/")
+
+
+def reach(server: str) -> tuple[str, list[Remark]]:
+    """Return whether the server takes connections, in words. Raises ConfigError: not host:port."""
+    server = address(server)
+    host, colon, port = server.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")  # as IPv6 addresses are written
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise ConfigError(f"--server {server!r}: must be host:port, such as fl.example.org:8443")
+    try:
+        with socket.create_connection((host, int(port)), PATIENCE_S):
+            return f"{server} answers; certificates and keys are checked when the node starts", []
+    except socket.gaierror:
+        what, remedy = "no such host name", "check the name, or this machine's DNS"
+    except ConnectionRefusedError:
+        what, remedy = "nothing listens there", "check the port, and that the server runs"
+    except TimeoutError:
+        what = f"silent for {PATIENCE_S:g} s"
+        remedy = "have outgoing connections to it allowed by the firewall"
+    except OSError as error:
+        what, remedy = error.strerror or str(error), "check this machine's network"
+    return f"{server} cannot be reached", [fault(f"server {server}: {what}", remedy)]
+
+
+def _needed(experiment: Experiment) -> int:
+    """Return the bytes of all models that a site holds at a time."""
+    data, method = experiment.data, experiment.method
+    network = build_model(experiment.model, data.inputs, len(data.names))
+    model = sum(t.numel() * t.element_size() for t in network.state_dict().values())
+    listed = getattr(method, "helper_list_size", 1) + getattr(method, "num_replaced", 0)
+    return int(model * (listed + _SPARE))

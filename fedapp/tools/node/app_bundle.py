@@ -1,0 +1,222 @@
+"""The app that a run brings: its files, and a hash that a site can make for itself.
+
+Flower sends the app as a zip archive, the FAB. Two archives of the same files may differ, and so
+may pyproject.toml, which Flower writes anew. So the app's hash is over its files, sorted by name.
+It is the same for a checkout, the FAB that Flower builds from it, and an installed package.
+
+Presets do not count: they are settings, which a run may say on its command line as well. They are
+read as plain YAML, and what a site thinks of settings stands in its terms (`fedapp.site.terms`).
+"""
+
+import hashlib
+import json
+import re
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import unified_diff
+from functools import cache, cached_property
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fedapp.core.errors import ConfigError, one_line
+from fedapp.experiment.code_hash import PACKAGES, STAND_IN, digest_of_files
+from fedapp.experiment.preset_files import CONF
+
+PROJECT = "pyproject.toml"
+CARRIED = Path(__file__).resolve().parents[2] / "app"
+"""Where an installed package has what lies beside `fedapp` in a checkout."""
+ABOUT = "/um-pfssl"
+"""Path at which a server says which app is installed there."""
+MAX_FILES = 20_000
+MAX_UNPACKED = 200 * 2**20
+"""Bytes of all files: twenty times what Flower takes packed."""
+_NUMBERS = re.compile(
+    r"fedapp/(core|data|learn|methods)/.*\.py|fedapp/site/(?!policy|terms|record)\w+\.py"
+)
+"""Files by which a site's numbers are made: what is learned, sent and measured."""
+_PROTOCOL = "fedapp/protocol/messages.py"
+_SPEAKS = re.compile(rb"^SCHEMA = (\d+)$.*?^READS = \((\d+), (\d+)\)$", re.MULTILINE | re.DOTALL)
+_UNCOUNTED = re.compile(r"README\.md|LICENSE|\.info/CONTENT|conf/([^/]+/)?[^/]+\.yaml")
+"""Files that are no code: what no program reads, and presets."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An app. files: content by name, as they lie below the app's folder."""
+
+    files: Mapping[str, bytes]
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 over names and contents, 64 hex digits, of all files that may be code."""
+        total = hashlib.sha256()
+        for name in sorted(filter(counts, self.files)):
+            content = self._counted(name)
+            total.update(f"{name}\0{len(content)}\0".encode())
+            total.update(content)
+        return total.hexdigest()
+
+    @cached_property
+    def title(self) -> str:
+        """Publisher, name and version as the app itself says: no proof of where it is from."""
+        project = self._project.get("project", {})
+        flower = self._project.get("tool", {}).get("flwr", {}).get("app", {})
+        words = (flower.get("publisher"), project.get("name"), project.get("version"))
+        return one_line(" ".join(str(word) for word in words if word), 120) or "an app without name"
+
+    def differences(self, other: "Bundle") -> dict[str, str]:
+        """Return how this one differs from another: added, changed or removed, by file."""
+        found = {}
+        for name in sorted(filter(counts, self.files.keys() | other.files.keys())):
+            if name not in other.files:
+                found[name] = "added"
+            elif name not in self.files:
+                found[name] = "removed"
+            elif self._counted(name) != other._counted(name):
+                found[name] = "changed"
+        return found
+
+    def lines(self, other: "Bundle", name: str) -> Iterator[str]:
+        """Return a file's changed lines against another app's; what no terminal shows is `?`."""
+        mine, theirs = (
+            one.files.get(name, b"").decode(errors="replace").splitlines() for one in (self, other)
+        )
+        for line in unified_diff(theirs, mine, "before", "after", lineterm="", n=2):
+            yield "".join(c if c.isprintable() or c == "\t" else "?" for c in line)
+
+    def unlike(self, other: "Bundle") -> str:
+        """Return why another one cannot do a run of this app at a site; empty: it can.
+
+        Both must make numbers by the same files, byte for byte, and understand each other.
+        """
+        made = [name for name in self.differences(other) if _NUMBERS.fullmatch(name)]
+        if made:
+            more = f" and {len(made) - 1} more" if made[1:] else ""
+            return f"its numbers are made otherwise ({made[0]}{more})"
+        mine, theirs = self._speaks, other._speaks
+        if mine is None or theirs is None:
+            return "it does not say which messages it understands"
+        if not (theirs[1] <= mine[0] <= theirs[2] and mine[1] <= theirs[0] <= mine[2]):
+            said = [f"{one[0]} (understands {one[1]} to {one[2]})" for one in (mine, theirs)]
+            return f"it writes messages {said[0]}, the code here {said[1]}"
+        return ""
+
+    def in_place_of(self, app: "Bundle") -> dict[str, bytes]:
+        """Return the files by which this one does a run of another app: its presets, this code."""
+        others = {n: c for n, c in app.files.items() if not counts(n) and not n.startswith(".")}
+        mine = {name: content for name, content in self.files.items() if counts(name)}
+        code = {f"conf/{STAND_IN}": digest_of_files(app.files).encode()}
+        return {"README.md": b"", "LICENSE": b"", **others, **mine, **code}
+
+    @cached_property
+    def numbers(self) -> str:
+        """SHA-256 over the files by which a site's numbers are made."""
+        return Bundle({n: c for n, c in self.files.items() if _NUMBERS.fullmatch(n)}).hash
+
+    @cached_property
+    def _speaks(self) -> tuple[int, int, int] | None:
+        found = _SPEAKS.search(self.files.get(_PROTOCOL, b""))
+        if found is None:
+            return None
+        schema, first, last = map(int, found.groups())
+        return schema, first, last
+
+    @cached_property
+    def _project(self) -> dict[str, dict[str, dict[str, dict[str, object]]]]:
+        try:
+            found: dict[str, dict[str, dict[str, dict[str, object]]]] = tomllib.loads(
+                self.files.get(PROJECT, b"").decode()
+            )
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"the app's {PROJECT} cannot be read: {error}") from error
+        # Addresses of servers, which Flower leaves out of what it sends.
+        found.get("tool", {}).get("flwr", {}).pop("federations", None)
+        return found
+
+    def _counted(self, name: str) -> bytes:
+        if name != PROJECT:
+            return self.files[name]
+        return json.dumps(self._project, sort_keys=True, default=str).encode()
+
+
+def about(app: Bundle) -> dict[str, Any]:
+    """Return what a server says of its app: hash, title, messages, and by what numbers are made."""
+    speaks = list(app._speaks or ())
+    return {"app": app.hash, "title": app.title, "messages": speaks, "numbers": app.numbers}
+
+
+def counts(name: str) -> bool:
+    """Whether a file of an app counts in its hash."""
+    return not _UNCOUNTED.fullmatch(name)
+
+
+def read_fab(content: bytes) -> Bundle:
+    """Return the app in a FAB; nothing of it is written or run.
+
+    Raises ConfigError where it is no such archive: too large, or with names that occur twice, lead
+    out of the app's folder, or would be two files on one disk and one on another.
+    """
+    files: dict[str, bytes] = {}
+    left = MAX_UNPACKED
+    try:
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            entries = archive.infolist()
+            if len(entries) > MAX_FILES:
+                raise ConfigError(f"the app has {len(entries)} files: at most {MAX_FILES}")
+            folded = set()
+            for entry in entries:
+                name = entry.filename
+                parts = PurePosixPath(name).parts
+                fits = name == "/".join(parts) and name.isprintable() and "\\" not in name
+                if not fits or ".." in parts or name.startswith("/") or entry.is_dir():
+                    raise ConfigError(f"the app has a file named {name!r}: no plain name below it")
+                if name.casefold() in folded:
+                    raise ConfigError(f"the app has two files named {name!r}")
+                folded.add(name.casefold())
+                with archive.open(entry) as file:
+                    files[name] = file.read(left + 1)
+                left -= len(files[name])
+                if left < 0:
+                    raise ConfigError(f"the app is larger than {MAX_UNPACKED // 2**20} MiB")
+    except ConfigError:
+        raise
+    except Exception as error:  # zipfile raises what it likes on damaged input
+        raise ConfigError(f"the app is no zip archive that can be read: {error}") from error
+    if PROJECT not in files:
+        raise ConfigError(f"the app has no {PROJECT}")
+    return Bundle(files)
+
+
+def read_app(path: Path) -> Bundle:
+    """Return an app from a FAB file or from the folder of a checkout. Raises ConfigError."""
+    if not path.is_dir():
+        try:
+            return read_fab(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}: name a FAB or a checkout") from error
+    if not (path / PROJECT).is_file():
+        raise ConfigError(f"{path}: has no {PROJECT}: name a FAB or a checkout")
+    return _collected(path, path, path / "conf")
+
+
+@cache
+def installed() -> Bundle:
+    """Return the app that is installed here: what this very program is a part of."""
+    root = CARRIED.parents[1]
+    return _collected(root, CARRIED if CARRIED.is_dir() else root, CONF)
+
+
+def _collected(root: Path, beside: Path, conf: Path) -> Bundle:
+    """Return the files that Flower would send. root: where `fedapp` lies; beside: the others."""
+    files = {PROJECT: beside / PROJECT}
+    for package in PACKAGES:
+        home = root if package == "fedapp" else beside
+        for path in (home / package).rglob("*.py"):
+            if home != root or CARRIED not in path.parents:
+                files[path.relative_to(home).as_posix()] = path
+    for path in conf.rglob("*.yaml"):
+        files[f"conf/{path.relative_to(conf).as_posix()}"] = path
+    return Bundle({name: path.read_bytes() for name, path in files.items()})

@@ -1,0 +1,62 @@
+"""`fedapp next-to-label`: which images a person labels first."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedapp.core.devices import pick_device
+from fedapp.core.disk import write_atomic
+from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.formatting import count as counted
+from fedapp.core.formatting import csv_text
+from fedapp.core.progress import counting
+from fedapp.models.listing import list_images
+from fedapp.models.model import load_model
+from fedapp.models.predict import Asked, Prediction, predictions
+
+COLUMNS = ("rank", "file", "class", "probability", "entropy", "lead")
+
+
+def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str]:
+    """Write which of the images to label first, as CSV; return what to tell a person.
+
+    Those come first whose most probable class leads the second least (margin sampling; Scheffer,
+    Decomain, Wrobel 2001; docs/results/using.md has what that saves). Images that have a label, in
+    the CSV file or by their folder, are passed over. Raises DataError where no image without a
+    label can be used, and as `list_images` and `load_model` do.
+    """
+    model, description = load_model(folder, pick_device("auto"))
+    if not description.model.images:
+        raise DataError(f"{folder}: the model takes no images, and a person labels what is seen")
+    if description.model.finds:
+        raise ConfigError(
+            f"{folder}: answers findings, and images are chosen by their classes: label by hand"
+        )
+    listed = list_images(images)
+    open_ones = [image for image in listed if not image.label]
+    asked: list[Prediction] = []
+    with counting("images", len(open_ones)) as done:
+        for found in predictions(model, description.calibration, open_ones, Asked()):
+            asked += [one for one in found if isinstance(one, Prediction)]
+            done(len(found))
+    if not asked:
+        raise DataError(f"{images}: no image without a label that can be used: name others")
+    chosen = sorted(asked, key=lambda one: one.lead)[:count]  # equal ones in the images' order
+    write_atomic(out, _table(chosen).encode(), durable=False)
+    lines = [
+        f"{out}: {len(chosen)} of {counted(len(asked))} images without a label chosen",
+    ]
+    if passed := len(listed) - len(open_ones):
+        lines.append(f"images with a label, passed over: {counted(passed)}")
+    if unread := len(open_ones) - len(asked):
+        lines.append(
+            f"images that cannot be used: {counted(unread)}; `fedapp predict` names the first"
+        )
+    return lines
+
+
+def _table(chosen: Sequence[Prediction]) -> str:
+    rows: list[tuple[object, ...]] = [COLUMNS]
+    for rank, one in enumerate(chosen, start=1):
+        numbers = (one.probability, one.entropy, one.lead)
+        rows.append((rank, one.image.name, one.label, *(f"{n:.6f}" for n in numbers)))
+    return csv_text(rows)

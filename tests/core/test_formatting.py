@@ -1,0 +1,28 @@
+"""Numbers as a person reads them."""
+
+from fedapp.core.formatting import count, duration, percent, points, size
+
+
+def test_figures() -> None:
+    assert [percent(x) for x in (0.0, 1.0, 0.8125, None)] == ["0.0", "100.0", "81.2", "-"]
+    assert [points(x) for x in (0.031, -0.5, 0.0)] == ["+3.1", "-50.0", "+0.0"]
+    assert [count(x) for x in (0, 1234.5, None)] == ["0", "1,234", "-"]
+    assert [size(x) for x in (0, 999, 1000, 999_949, 999_950, 12_345_678, 5e15, None)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "999.9 kB",
+        "1.0 MB",
+        "12.3 MB",
+        "5000.0 TB",
+        "-",
+    ]
+    assert [duration(x) for x in (0, 59.4, 59.6, 102, 3599.6, 7500, None)] == [
+        "0 s",
+        "59 s",
+        "1 min 00 s",
+        "1 min 42 s",
+        "1 h 00 min",
+        "2 h 05 min",
+        "-",
+    ]

@@ -1,0 +1,199 @@
+"""Files that others wrote: every reader ends in a value or in one line, whatever the file holds."""
+
+import io
+import json
+import random
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save
+
+from fedapp.core.errors import FedAppError
+from fedapp.core.untrusted_files import (
+    DEEPEST,
+    ForeignError,
+    PickledError,
+    arrays_of,
+    header_of,
+    json_of,
+    yaml_of,
+)
+from fedapp.data.own.vectors import read_rows
+from fedapp.data.split.manifest import Manifest
+from fedapp.experiment.config import load_experiment, parse_overrides
+from fedapp.experiment.resume import differences
+from fedapp.experiment.run_folder import RunFolder
+from fedapp.learn.networks._weights import read_record
+from fedapp.models.description import read_description
+from fedapp.models.evidence import beside, read_evidence
+from fedapp.reports.comparison.record import read_comparison
+from fedapp.tools.compare.grid import read_grid
+from fedapp.tools.node.status import health
+
+LAUGHS = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "\n".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 9)}]" for n in range(12)
+)
+"""Ten lines that mean billions of values."""
+
+
+def safetensors(header: bytes, rest: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(header)) + header + rest
+
+
+def npy(header: str) -> bytes:
+    """An npz file with an array of which only the header is as it is said."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        told = header.encode().ljust(117) + b"\n"
+        file.writestr("vectors.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + told)
+        file.writestr("ids.npy", b"junk")
+    return packed.getvalue()
+
+
+JUNK = {
+    "empty": b"",
+    "zeros": b"\0" * 64,
+    "noise": random.Random(0).randbytes(4096),
+    "utf-16": '{"a": 1}'.encode("utf-16"),
+    "latin-1": "{\"a\": \"caf\xe9\"}".encode("latin-1"),
+    "deep JSON": b"[" * 100_000,
+    "deep, whole": b"[" * 900 + b"]" * 900,
+    "deep YAML": b"a: " + b"[" * 3_000,
+    "5,000 digits": b'{"seed": ' + b"9" * 5_000 + b"}",
+    "a list": b"[1, 2]",
+    "a number": b"3",
+    "a text": b'"a"',
+    "null": b"null",
+    "an empty object": b"{}",
+    "values of other types": b'{"format": [], "model": 3, "data": [1], "seeds": {}, "round": "x"}',
+    "NaN": b'{"mean": NaN, "round": Infinity}',
+    "a date that is none": b"seed: 2020-13-45\n",
+    "aliases": LAUGHS.encode(),
+    "itself": b"a: &a [*a]\n",
+    "a tag": b"a: !!python/object/apply:os.system ['touch RAN']\n",
+    "a Python tuple": b"? [1, 2]\n: 3\n",
+    "cut": b'{"format": 1, "model": {"cla',
+    "a header of 2^60 bytes": b"\xff" * 8 + b"{}",
+    "a header that is none": safetensors(b"[" * 5_000),
+    "metadata of numbers": safetensors(b'{"__metadata__": {"mean": 3}}'),
+    "a shape of 2^62": safetensors(
+        b'{"site": {"dtype": "I32", "shape": [4611686018427387904], "data_offsets": [0, 4]}}',
+        b"1234",
+    ),
+    "bfloat16": safetensors(
+        json.dumps({
+            "__metadata__": {"format": "um-pfssl-manifest-1"},
+            **{name: {"dtype": "BF16", "shape": [1], "data_offsets": [2 * i, 2 * i + 2]}
+               for i, name in enumerate(("site", "split", "visible", "labels", "learned"))},
+        }).encode(), b"\0" * 10
+    ),
+    "an array of 2^61": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2**61,)}".replace(
+        "2**61", str(2**61))),
+    "an array of code": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"),
+    "no header of an array": npy("(" * 110),
+}  # fmt: skip
+
+
+def whole(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+READERS = {
+    "preset": lambda folder, junk: load_experiment(str(whole(folder / "mine.yaml", junk))),
+    "grid": lambda folder, junk: read_grid(str(whole(folder / "grid.yaml", junk))),
+    "manifest": lambda folder, junk: Manifest.load(whole(folder / "m.safetensors", junk)),
+    "npz": lambda folder, junk: read_rows(whole(folder / "vectors.npz", junk)),
+    "parquet": lambda folder, junk: read_rows(whole(folder / "vectors.parquet", junk)),
+    "model": lambda folder, junk: read_description(whole(folder / "model.json", junk).parent),
+    "evidence": lambda folder, junk: read_evidence(
+        whole(beside(folder / "model"), junk).with_name("model")
+    ),
+    "summary": lambda folder, junk: RunFolder(whole(folder / "s.json", junk).parent).read_json(
+        "s.json"
+    ),
+    "checkpoint": lambda folder, junk: RunFolder(
+        whole(folder / "checkpoint.json", junk).parent
+    ).load_checkpoint(),
+    "changes": lambda folder, junk: RunFolder(
+        whole(whole(folder / "changes.jsonl", junk + b"\n").with_name("checkpoint.json"),
+              b'{"round": 1}').parent
+    ).load_checkpoint(),
+    "config of a run": lambda folder, junk: differences(
+        whole(folder / "config.yaml", junk).parent, {}
+    ),
+    "comparison": lambda folder, junk: read_comparison(
+        whole(folder / "comparison.json", junk).parent
+    ),
+    "a node's state": lambda folder, junk: health(whole(folder / "n.json", junk)),
+    "record beside weights": lambda folder, junk: read_record(
+        "resnet18", str(folder / "w.pth"), "0" * 64,
+        __import__("hashlib").sha256(whole(folder / "w.json", junk).read_bytes()).hexdigest(),
+    ),
+    "record in weights": lambda folder, junk: read_record(
+        "resnet18", str(whole(folder / "w.safetensors", junk)), "0" * 64, ""
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("reader", READERS)
+def test_no_file_ends_in_a_traceback(reader, junk, tmp_path):
+    """Of errors only ours, each in one line for each fault, and short."""
+    try:
+        READERS[reader](tmp_path, JUNK[junk])
+    except FedAppError as error:
+        lines = str(error).splitlines()
+        assert lines and all(len(line) < 1_000 and line.isprintable() for line in lines)
+    assert not Path("RAN").exists() and not (tmp_path / "RAN").exists()
+
+
+def test_metadata_that_are_no_json(tmp_path):
+    """As in real files: `mean: '0.485, 0.456, 0.406'`."""
+    tensors = {"a": np.zeros(1, np.float32)}
+    path = whole(tmp_path / "w.safetensors", save(tensors, {"mean": "0.485, 0.456, 0.406"}))
+    with pytest.raises(
+        FedAppError, match=r"w.safetensors': is no record of pixels .*metadata: not"
+    ):
+        read_record("resnet18", str(path), "0" * 64, "")
+
+
+def test_what_is_read_and_what_is_bounded():
+    assert json_of('{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
+    assert yaml_of("a: [1, x]\nb: &b {c: 1}\nd: *b\n") == {
+        "a": [1, "x"],
+        "b": {"c": 1},
+        "d": {"c": 1},
+    }
+    assert json_of("[" * DEEPEST + "]" * DEEPEST) is not None
+    with pytest.raises(ForeignError, match=f"nested deeper than {DEEPEST} levels"):
+        json_of("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2))
+    with pytest.raises(ForeignError, match="says more than 1000000 values"):
+        yaml_of(LAUGHS)
+    with pytest.raises(ForeignError, match="expected") as error:
+        yaml_of("a: 1\nb: [1,\nc: }")
+    assert error.value.line == 3
+
+
+def test_arrays_are_read_and_objects_are_not(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, a=np.arange(3))
+    assert arrays_of(path)["a"].tolist() == [0, 1, 2]
+    np.savez(path, a=np.array([{}], dtype=object))
+    with pytest.raises(PickledError, match="array 'a' holds Python objects, which are not unpick"):
+        arrays_of(path)
+    torch.save({"a": torch.zeros(2)}, path)  # a zip file of another kind
+    with pytest.raises(ForeignError):
+        arrays_of(path)
+    with pytest.raises(ForeignError):
+        header_of(path)
+
+
+def test_a_number_of_too_many_digits_is_refused_as_a_setting():
+    with pytest.raises(FedAppError, match="seed = '9"):
+        load_experiment("digits_demo", parse_overrides(["seed=" + "9" * 5_000]))

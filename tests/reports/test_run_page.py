@@ -1,0 +1,189 @@
+"""The page of a run: its structure, and its content against numbers worked out by hand."""
+
+import pytest
+
+from fedapp.core.errors import ConfigError, RunError
+from fedapp.reports.report import blocks_of, run_page, write_reports
+from fedapp.reports.run_record import read_run
+from tests.reports.pages import check
+from tests.reports.written import write_run
+
+
+def blocks(folder):
+    return {block.title: block for block in blocks_of(read_run(folder))}
+
+
+def table(block, title):
+    figures = [figure.table for figure in block.figures if figure.table]
+    return next(t for t in [*block.tables, *figures] if t.title == title).rows
+
+
+def test_a_page_is_whole_and_can_be_read_by_all(tmp_path):
+    page = check(run_page([read_run(write_run(tmp_path))]))
+    assert page.seen[1] == "mine"
+    assert "um_pfssl on digits, 3 sites, 2 of 2 rounds, seed 7" in page.text
+    assert "the mean over 3 sites (6 of 15 images together)" in page.text
+    assert "Left out" not in page.text
+
+
+def test_every_figure_has_its_numbers_beside_it(tmp_path):
+    for block in blocks(write_run(tmp_path)).values():
+        for figure in block.figures:
+            assert figure.caption
+            assert figure.table or block.title == "Who helps whom"  # whose lists are in one table
+
+
+def test_before_and_after_are_counts_with_intervals(tmp_path):
+    block = blocks(write_run(tmp_path))["Before and after, site by site"]
+    assert table(block, "Sites with under 10 % labels") == [
+        ["east", "5.0", "1 of 5", "4 of 5", "37.6 to 96.4"]
+    ]
+    assert table(block, "Sites with 10 to 50 % labels")[0][:4] == [
+        "north",
+        "30.0",
+        "4 of 5",
+        "2 of 5",
+    ]
+    assert "1 → 4 of 5" in block.figures[0].picture.svg
+    assert "Right on more images than after the warm-up: 1 of 1" in block.figures[0].caption
+
+
+def test_who_was_harmed_and_that_it_may_be_chance(tmp_path):
+    block = blocks(write_run(tmp_path))["Who was harmed"]
+    assert block.lines == [
+        "Against its own model after the warm-up: 1 of 3 sites are worse, 1 better, 1 equal."
+    ]
+    [worse] = block.tables
+    assert worse.rows == [["north", "30.0", "4 of 5", "2 of 5", "within chance"]]
+
+
+def test_mistakes_are_added_up_over_sites(tmp_path):
+    # Right 4, 2 and 0 of 5: cats 3, 2 and 0 of 3, dogs 1, 0 and 0 of 2.
+    block = blocks(write_run(tmp_path))["Mistakes"]
+    assert table(block, "Confusion matrix") == [["cat", "5", "4"], ["dog", "5", "1"]]
+    assert table(block, "Most frequent mistakes") == [
+        ["dog", "cat", "5 of 6", "83.3"], ["cat", "dog", "4 of 9", "44.4"]
+    ]  # fmt: skip
+
+
+def test_reliability_and_coverage_are_of_all_images(tmp_path):
+    block = blocks(write_run(tmp_path))["Can its probabilities be trusted?"]
+    assert table(block, "Answers by their probability") == [["96.7", "15", "6", "40.0"]]
+    assert table(block, "Leaving the unsure to people") == [["15 of 15", "100.0", "6", "40.0"]]
+    assert "Expected calibration error 56.7 points" in block.figures[0].caption
+
+
+def test_pseudo_labels_are_each_sites_last(tmp_path):
+    block = blocks(write_run(tmp_path))["Pseudo-labels"]
+    assert table(block, "Pseudo-labels by class") == [["cat", "18", "3"], ["dog", "12", "6"]]
+    assert table(block, "Pseudo-labels by uncertainty")[0] == ["0 to 10 %", "30", "9"]
+    assert block.figures[0].caption == "30 pseudo-labels, 9 of them wrong (30.0 %)."
+
+
+def test_helpers_change_by_round(tmp_path):
+    block = blocks(write_run(tmp_path))["Who helps whom"]
+    assert table(block, "Lists at the end") == [
+        ["east", "west"], ["north", "east"], ["west", "north"]
+    ]  # fmt: skip
+    assert table(block, "New helpers") == [["1", "100.0"], ["2", "100.0"]]
+    assert table(block, "Whose help, by share of labels, at the end")[0] == [
+        "under 10 % labels", "0 (0.0 %)", "0 (0.0 %)", "1 (100.0 %)"
+    ]  # fmt: skip
+
+
+def test_costs_and_time(tmp_path):
+    found = blocks(write_run(tmp_path))
+    said = found["What was sent"].figures[0].caption
+    assert said.startswith(
+        "18 models sent, 75.0 % of the paper's bound of 24: 12.0 kB to the sites"
+    )
+    assert table(found["Time"], "Time by phase") == [
+        ["train", "24 s", "88.9"], ["server", "3 s", "11.1"]
+    ]  # fmt: skip
+    assert [row[1] for row in table(found["Time"], "Time by round")] == ["10 s"] * 3
+
+
+def test_settings_that_differ_versions_and_warnings(tmp_path):
+    found = blocks(write_run(tmp_path))
+    settings = {
+        row[0]: row[1:] for row in table(found["Settings and versions"], "Settings that differ")
+    }
+    assert settings["rounds.num_rounds"] == ["15", "2"] and settings["seed"] == ["0", "7"]
+    assert ["torch", "2.12.1"] in table(found["Settings and versions"], "Versions")
+    assert "Round 2: west skipped: no answer." in found["Warnings"].lines
+    assert "Fewer than 20 test images, mostly chance: east (5), north (5), west (5)." in (
+        found["Warnings"].lines
+    )
+
+
+def test_a_run_of_an_older_version_says_what_is_left_out(tmp_path):
+    folder = write_run(tmp_path, history=False)
+    page = check(run_page([read_run(folder)]))
+    assert page.text.count("did not record") == 4
+    assert "1 → 4 of 5" in page.text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "missing"),
+    [
+        ("sites.jsonl", '{"round": 1, "sites": []}\n{"sites": {}}\n', "Curves of single sites"),
+        ("metrics.jsonl", '{"round": 0}\n{"round": 1, "wall_seconds": null}\n[]\n', ""),
+        ("metrics.jsonl", '{"mean_test_accuracy": 1}\n', "The run has no round yet"),
+    ],
+)
+def test_rows_that_lack_what_they_should_have_are_left_out(tmp_path, name, text, missing):
+    folder = write_run(tmp_path)
+    (folder / name).write_text(text)
+    assert missing in run_page([read_run(folder)])
+
+
+def test_a_run_under_way_has_a_page(tmp_path):
+    folder = write_run(tmp_path)
+    (folder / "summary.json").unlink()
+    assert "The run is not over" in check(run_page([read_run(folder)])).text
+
+
+def test_names_cannot_change_the_page(tmp_path):
+    evil = '<script>alert("x")</script>&'
+    folder = write_run(tmp_path, classes=(evil, "</style><svg onload=x>"))
+    records = folder / "metrics.jsonl"
+    records.write_text(records.read_text().replace("no answer", "<img src=x onerror=y>"))
+    text = run_page([read_run(folder)])
+    page = check(text)
+    assert "<script" not in text and "<img" not in text
+    assert evil in page.text and "<img src=x onerror=y>" in page.text
+
+
+def test_runs_side_by_side_have_one_heading_for_each_subject(tmp_path):
+    folders = [write_run(tmp_path, name) for name in ("one", "two")]
+    page = check(run_page(list(map(read_run, folders))))
+    assert page.headings.count(2) == 14 and page.headings.count(3) == 28
+    assert page.seen[1] == "Runs side by side"
+
+
+def test_the_command_writes_where_the_run_is_or_where_it_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
+    folder = write_run(tmp_path)
+    assert write_reports(["mine"]) == [folder / "report.html"]
+    assert write_reports([str(folder)], out=tmp_path) == [tmp_path / "report.html"]
+    assert write_reports(["mine"], site="north") == [folder / "site-north.html"]
+    write_run(tmp_path, "other")
+    monkeypatch.chdir(tmp_path)
+    [both] = write_reports(["mine", "other"])
+    assert "Runs side by side" in both.read_text()
+
+
+def test_the_command_says_what_is_wrong(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
+    write_run(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="'none': no such run in"):
+        write_reports(["none"])
+    with pytest.raises(RunError, match="no run and no comparison"):
+        write_reports(["empty"])
+    with pytest.raises(RunError, match="no such site in mine; did you mean 'north'"):
+        write_reports(["mine"], site="nort")
+    with pytest.raises(ConfigError, match="--reference is of comparisons"):
+        write_reports(["mine"], reference="fedavg")
+    with pytest.raises(ConfigError, match="--site is of one run"):
+        write_reports(["mine", "mine"], site="north")
