@@ -1,10 +1,10 @@
 """What a model's answers are worth beside accuracy: metrics of counts, and of probabilities.
 
 Those of counts are of a confusion matrix, which a site sends anyway; any number of matrices is
-worked on at once, so that resampled ones are (`evaluation.confidence_intervals`). They are the definitions,
-and equal scikit-learn's (`tests/evaluation/test_classification_metrics.py`), whose functions take
-one list of labels at a time. Those of probabilities are scikit-learn's; only the site itself can
-have them.
+worked on at once, so that resampled ones are (`evaluation.confidence_intervals`). They are the
+definitions, and equal scikit-learn's (`tests/evaluation/test_classification_metrics.py`), whose
+functions take one list of labels at a time. Those of probabilities are scikit-learn's; only the
+site itself can have them.
 """
 
 from collections.abc import Callable, Sequence

@@ -10,8 +10,8 @@ exp(-x^2 / (2 sigma^2)) on the integers (Canonne, Kamath, Steinke 2020); the sam
 one compares 53 random bits with exp(-x) in float64: each coin is off by less than 2^-50, and all
 else is exact. Why not a library's: those samplers' draws cannot be keyed, and a round that is
 repeated after a crash must show the same noise again, not a second look at the same sum
-(`site.privacy_budget.Releases.key`). Each site makes a share of a masked sum's noise, so that the sum over
-sites has enough (`share`).
+(`site.privacy_budget.Releases.key`). Each site makes a share of a masked sum's noise, so that the
+sum over sites has enough (`share`).
 """
 
 import hashlib

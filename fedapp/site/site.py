@@ -106,7 +106,8 @@ class SiteClient:
     released: Head | None = None
 
     masks: ClassVar[bool] = False
-    """Whether its answers are masked (`site.masked_site`); else they go to the server as they are."""
+    """Whether its answers are masked (`site.masked_site`); else they go to the server as they
+    are."""
 
     @property
     def inputs(self) -> tuple[int, ...]:

@@ -121,11 +121,12 @@ tempfile.tempdir = sys.argv[1]
 command = [sys.executable, "-P", "-m", "tests.flower.standin"]
 app.worker_for = lambda context: replace(resident.worker_for(context), command=command)
 task = Task(0, 1, "work", ModelRef(0, 0, "0" * 64))
-records = wire.write_request(Origin("run", "0" * 16, "0" * 64), task, {"a" * 64: b"model"})
+asking = Origin("run", "0" * 16, "0" * 64)
+records = flower_records.write_request(asking, task, {"a" * 64: b"model"})
 message = Message(records, dst_node_id=1, message_type="train.task", ttl=120.0)
 message.metadata.__dict__["_message_id"] = "asked"
 reply = app.app(message, Context(1, 1, {"partition-id": 0}, RecordDict(), {}))
-found = wire.read_answer(reply.content)
+found = flower_records.read_answer(reply.content)
 assert isinstance(found.answer, Missing) and found.payloads == {"a" * 64: b"model"}, found
 print(sorted({"torch", "torchvision", "scipy", "sklearn", "ray"} & sys.modules.keys()))
 """

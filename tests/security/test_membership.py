@@ -5,7 +5,7 @@ import pytest
 from client_app import identity
 from client_app.answering import answer
 from client_app.identity import simulated_here
-from client_app.node import house_of, open_site
+from client_app.node import open_site, policy_of
 from client_app.refusals import refusal_of
 from fedapp.core.errors import ConfigError, FedAppError
 from fedapp.experiment.code_hash import code_hash
@@ -63,7 +63,7 @@ def hello(run_config, **node_config):
 
 def summing(run_config, run="run", **node_config):
     config = {"partition-id": 1, "no-terms": True, **node_config}
-    asked = origin(run_config, run), {}, house_of(config), lambda: None
+    asked = origin(run_config, run), {}, policy_of(config), lambda: None
     return open_site(run_config, config, *asked)[0].summing
 
 

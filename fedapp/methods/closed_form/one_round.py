@@ -3,10 +3,10 @@
 Sites send sums, the server adds them and solves (`_discriminant`); since sums are added, that
 solution is the one of all images in one place, whatever the split. A site answers with the common
 head, or with one in which its own labelled images count more where all sites' validation images
-want that, times its own mix of classes (`learn.class_priors`). By that answer sites guess the classes of
-their unlabelled images, and class means are made of these too; from here on the split matters
-(`guesses`). Of findings there is a solution each (`_findings`), which differs between sites by
-their odds alone. The features are fixed, by name (`learn.features`): all of it takes seconds.
+want that, times its own mix of classes (`learn.class_priors`). By that answer sites guess the
+classes of their unlabelled images, and class means are made of these too; from here on the split
+matters (`guesses`). Of findings there is a solution each (`_findings`), which differs between sites
+by their odds alone. The features are fixed, by name (`learn.features`): all of it takes seconds.
 """
 
 from collections.abc import Mapping

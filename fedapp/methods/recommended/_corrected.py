@@ -16,14 +16,16 @@ def corrected(work: Work, kept: Tensor, soft: Tensor, worth: Tensor, mix: Tensor
     """CE(D_s) + worth * CE(D_u, soft pseudo-labels), the logits corrected by the class mix.
 
     kept: int64 [m], which of D_u have a pseudo-label. soft: float32 [m, C], rows sum to 1. worth:
-    of one, in labels, a scalar. mix: pi [C], > 0; ln pi is added to the logits (`learn.class_priors`).
+    of one, in labels, a scalar. mix: pi [C], > 0; ln pi is added to the logits
+    (`learn.class_priors`).
 
     Of findings soft is [m, F], below 0 where there is no pseudo-label of one, worth [F], and the
     log odds of mix, [F, 2], are added; the losses are means over the findings that were read.
 
     Each step holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
     mean loss counts what they are worth: many pseudo-labels do not drown few labels. Where labelled
-    images are drawn as many of each class (`learn.class_imbalance`), it is that mix that corrects them.
+    images are drawn as many of each class (`learn.class_imbalance`), it is that mix that corrects
+    them.
     """
     data, device, known = work.data, work.data.labels.device, len(work.data.labels)
     images = torch.cat([data.labelled, data.unlabelled[kept.to(device)]])

@@ -2,8 +2,8 @@
 
 Sites share p(x | y); what differs is how often each class occurs (label shift). So one model is
 averaged, in which every site's loss is corrected by its own class mix pi_k (logits + ln pi_k), and
-a site answers with that model's answer times pi_k (`learn.class_priors`). pi_k is estimated from the
-site's labels and, by EM, from its unlabelled images, and stays at the site. With a closed form
+a site answers with that model's answer times pi_k (`learn.class_priors`). pi_k is estimated from
+the site's labels and, by EM, from its unlabelled images, and stays at the site. With a closed form
 the numbers of its labelled images of each class leave it, and how many unlabelled ones it guesses.
 
 Where sites differ in their images too, the common answer is wrong. So a site has up to three

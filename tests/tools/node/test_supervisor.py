@@ -19,12 +19,12 @@ from pathlib import Path
 from fedapp.tools.node import health
 from fedapp.tools.node.status import Status
 from fedapp.tools.node.supervisor import Supervisor
-watch.PATIENCE_S, watch.ANSWERS_S, watch.FIRST_WAIT_S, watch.LAST_WAIT_S = 2.0, 0.5, 0.1, 0.1
+health.PATIENCE_S, health.ANSWERS_S, health.FIRST_WAIT_S, health.LAST_WAIT_S = 2.0, 0.5, 0.1, 0.1
 trouble = Path("trouble")
 Supervisor(
     [sys.executable, "child.py"], ["option"],
     lambda: trouble.read_text() if trouble.exists() else "",
-    Status(Path("status.json")), watch.Watch(), look_s=0.1,
+    Status(Path("status.json")), health.Watch(), look_s=0.1,
 ).run()
 """
 CHILD = """
