@@ -18,7 +18,7 @@ from fedapp.core.process_tuning import process_is_ours
 from fedapp.data.sites import particulars
 from fedapp.data.split.groups import in_words, learned_from
 from fedapp.experiment.config import load_run_config
-from fedapp.experiment.preset_files import Scalar, read_once
+from fedapp.experiment.preset_files import Scalar, reading_files_once
 from fedapp.protocol.codec import decode_origin, decode_request, encode
 from fedapp.protocol.messages import Hello, Incoming, Origin, Refusal, Request, Task
 from fedapp.site.federation import called
@@ -51,7 +51,8 @@ def answer(
     _speak()
     policy = policy or policy_of(node_config)
     try:
-        with read_once():  # a preset that is changed between question and use changes nothing
+        # A preset that is changed between question and use changes nothing.
+        with reading_files_once():
             return _answer(
                 run_config, node_config, origin, request, payloads, policy, allowed, asked
             )

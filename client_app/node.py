@@ -15,7 +15,7 @@ from fedapp.core.disk import refused
 from fedapp.core.errors import ConfigError, ProtocolError, RunError
 from fedapp.core.settings import OWN
 from fedapp.experiment.code_hash import code_hash, stands_in_for
-from fedapp.experiment.config import differing, experiment_digest, shared_settings, three_of
+from fedapp.experiment.config import differing, experiment_digest, first_three, shared_settings
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.run_folder import folder_of, out_root, runs_root
@@ -192,7 +192,7 @@ def _check(origin: Origin, experiment: Experiment, settings: Mapping[str, Scalar
     if not origin.reads[0] <= SCHEMA <= origin.reads[1]:
         raise ProtocolError(f"this site writes messages {SCHEMA}, {mends(origin.reads)}")
     differ = differing(shared_settings(experiment), settings) if settings else []
-    found = three_of([f"{key} is {my!r} here, {its!r} at the server" for key, my, its in differ])
+    found = first_three([f"{key} is {my!r} here, {its!r} at the server" for key, my, its in differ])
     if found or origin.experiment != experiment_digest(experiment):
         raise ConfigError(
             f"this site's settings differ from the server's{f' ({found})' if found else ''}; use "

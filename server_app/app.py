@@ -12,10 +12,10 @@ from fedapp.experiment.config import (
     experiment_digest,
     load_run_config,
     read_run_config,
-    settings_said,
+    unchecked_settings,
 )
 from fedapp.experiment.resume import sole_server
-from fedapp.experiment.signed_runs import SIGNED, read_word, settings_digest
+from fedapp.experiment.signed_runs import SIGNED, read_statement, settings_digest
 from fedapp.protocol.messages import Origin
 from server_app.strategy import PoolStrategy
 
@@ -54,10 +54,10 @@ def _run(grid: Grid, context: Context) -> None:
     path, code = code_hash()
     log.info("server code %s (%s)", path, code)
     token = context.run_config.get(SIGNED, "")
-    word = read_word(token) if token else None
+    word = read_statement(token) if token else None
     with sole_server(experiment, identity=word.identity if word else "") as folder:
         if word is not None:
-            settings = settings_digest(settings_said(*read_run_config(context.run_config)))
+            settings = settings_digest(unchecked_settings(*read_run_config(context.run_config)))
             if why := word.differs(folder.path.name, code_digest(), settings, folder.identity):
                 raise ConfigError(f"{SIGNED}: {why}: have it signed anew (fedapp sign)")
         origin = Origin(

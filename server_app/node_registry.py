@@ -13,7 +13,7 @@ from flwr.common.constant import HEARTBEAT_INTERVAL_INF
 from fedapp.core.errors import RunError
 from fedapp.experiment.experiment import Experiment
 from fedapp.protocol.messages import Answer, Incoming, Refusal, SiteFacts
-from fedapp.server.checks import unfit
+from fedapp.server.checks import preset_mismatch
 from server_app.transport import AT_ONCE, FIRST_POLL_S, LAST_POLL_S, NOT_SENT, Post, parsed
 
 MOST_PASSED = 8
@@ -214,7 +214,7 @@ class Introductions:
                 "the two equal"
             )
         # Before a number is given away: who cannot take part must not keep it from who can.
-        if problem := unfit(facts, self.experiment.data):
+        if problem := preset_mismatch(facts, self.experiment.data):
             return problem
         known = self.nodes.get(facts.site)
         # One that got a new key is another node to Flower.

@@ -58,13 +58,13 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/privacy": (270, 4),
     "fedapp/protocol": (1_450, 18),
     "fedapp/data": (3_550, 32),
-    "fedapp/evaluation": (690, 8),
+    "fedapp/evaluation": (720, 8),
     "fedapp/learn": (2_660, 46),
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (5_700, 66),
     "fedapp/experiment": (1_350, 10),
     "fedapp/models": (1_200, 11),
-    "fedapp/site": (2_500, 16),
+    "fedapp/site": (2_510, 16),
     "fedapp/server": (2_300, 16),
     "fedapp/reports": (4_560, 24),
     "fedapp/simulation": (610, 8),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (960, 13),
     "server_app": (600, 7),
     "bench": (2_500, 30),
-    "tests": (51_600, 412),
+    "tests": (51_700, 412),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 26

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedapp.core.processes import free_port
-from fedapp.experiment.config import flower_words
+from fedapp.experiment.config import flower_run_config
 
 START_S = 300.0
 """Seconds for a process of Flower to come up on a busy machine."""
@@ -154,4 +154,4 @@ def _await(port: int, link: subprocess.Popen[bytes]) -> None:
 
 def run_config(preset: str, overrides: Sequence[str]) -> str:
     """Return a preset and `key=value` texts as `flwr run --run-config` takes them."""
-    return flower_words({"preset": preset, "set": shlex.join(overrides)})
+    return flower_run_config({"preset": preset, "set": shlex.join(overrides)})

@@ -18,7 +18,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 from fedapp.cli import app
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.preset_files import headline, method_path, method_presets, read_yaml
+from fedapp.experiment.preset_files import first_comment, method_path, method_presets, read_yaml
 from fedapp.learn.networks import network_class, network_names
 from fedapp.methods import method_class, method_names
 
@@ -124,7 +124,7 @@ def _method(name: str) -> str:
     kind = method_class(name)
     module = kind.__module__
     presets = [p for p in method_presets() if _method_of(p) == name]
-    listed = "\n".join(f"- `method.preset={p}`: {headline(method_path(p))}" for p in presets)
+    listed = "\n".join(f"- `method.preset={p}`: {first_comment(method_path(p))}" for p in presets)
     text = getdoc(sys.modules[module])
     where = f"```{{py:class}} {kind.__name__}\n:module: {module}\n\n{getdoc(kind)}\n```"
     return f"\n## {name}\n\n{text}\n\n{listed}\n\n{where}\n\n{_table(kind, 'method')}\n"

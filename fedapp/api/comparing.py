@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedapp.api.data import Federation
-from fedapp.api.runs import Data, OwnMethod, OwnNetwork, asked, choice, silent
+from fedapp.api.runs import (
+    Data,
+    OwnMethod,
+    OwnNetwork,
+    method_override,
+    muted,
+    preset_and_overrides,
+)
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.core.optional_dependencies import needs
 from fedapp.experiment.preset_files import Scalar
@@ -17,7 +24,7 @@ from fedapp.tools.compare.compare import folder_of
 from fedapp.tools.compare.execute import INTERRUPTED, execute, execute_here
 from fedapp.tools.compare.grid import Grid, grid_of
 
-SETTING = "base"
+SETTING_NAME = "base"
 """What the one setting of such a comparison is called in its files."""
 
 
@@ -80,16 +87,16 @@ def compare(
     """
     if isinstance(methods, str) or not methods:
         raise ConfigError(f"methods: {methods!r}: must be a list, such as ['local_only', 'fedavg']")
-    chosen = [choice(method) for method in methods]
+    chosen = [method_override(method) for method in methods]
     labels = {str(label): one for one in chosen for label in one.values()}
-    preset, common = asked(data, None, network, settings or {}, None)
+    preset, common = preset_and_overrides(data, None, network, settings or {}, None)
     plain = {"preset": preset, "set": common, "methods": labels, "seeds": list(seeds)}
     grid = grid_of(plain, _called(data), "compare")
     folder = folder_of(None if out is None else Path(out), f"compare-{grid.name}")
     here = isinstance(data, Federation) or not all(isinstance(m, str) for m in methods)
-    with silent(quiet):
+    with muted(quiet):
         found = _carried_out(grid, folder, here or callable(network))
-    told = telling(found.units(SETTING))
+    told = telling(found.units(SETTING_NAME))
     words = f"\n{in_words(told)}" if told else ""
     return Comparison(folder, _rows(found, told), overview(found) + words)
 
@@ -115,7 +122,7 @@ def _carried_out(grid: Grid, folder: Path, here: bool) -> ComparisonRecord:
 def _rows(found: ComparisonRecord, told: Telling | None) -> list[dict[str, Any]]:
     rows = []
     for method in found.methods:
-        mean = found.mean(SETTING, method, SELECTED)
+        mean = found.mean(SETTING_NAME, method, SELECTED)
         difference = told.differences.get(method) if told else None
         rows.append({
             "method": method,

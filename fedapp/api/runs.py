@@ -146,10 +146,10 @@ def run(
 
     Raises FedAppError, in one line for each thing that is wrong.
     """
-    experiment = load_experiment(*asked(data, method, network, settings or {}, seed))
+    experiment = load_experiment(*preset_and_overrides(data, method, network, settings or {}, seed))
     if isinstance(data, Federation) and (rule := experiment.misfit(data.inputs)):
         raise ConfigError(f"inputs of shape {list(data.inputs)}: {rule}")
-    with silent(quiet):
+    with muted(quiet):
         _, folder = run_loopback(experiment)
     return Run(folder.absolute())
 
@@ -174,7 +174,7 @@ def load_model(folder: str | Path, device: str = "auto") -> Model:
     return Model(folder, device)
 
 
-def asked(
+def preset_and_overrides(
     data: Data,
     method: OwnMethod | None,
     network: OwnNetwork | None,
@@ -186,7 +186,7 @@ def asked(
     if network is not None:
         chosen["model.name"] = network if isinstance(network, str) else plugins.give(network)
     if method is not None:
-        chosen |= choice(method)
+        chosen |= method_override(method)
     if isinstance(data, Federation):
         given = data.settings
         if network is None and len(data.inputs) != 3:
@@ -205,7 +205,7 @@ def asked(
     return preset, {**chosen, **settings}
 
 
-def choice(method: OwnMethod) -> dict[str, Scalar]:
+def method_override(method: OwnMethod) -> dict[str, Scalar]:
     """Return the override that chooses a method. Raises ConfigError where it is none."""
     if isinstance(method, str):
         return {"method.preset": method}
@@ -213,7 +213,7 @@ def choice(method: OwnMethod) -> dict[str, Scalar]:
 
 
 @contextmanager
-def silent(wanted: bool) -> Iterator[None]:
+def muted(wanted: bool) -> Iterator[None]:
     """Send standard output nowhere, if wanted; warnings, which go elsewhere, stay."""
     if not wanted:
         yield

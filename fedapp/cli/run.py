@@ -9,7 +9,7 @@ import typer
 
 from fedapp.cli.shared import Overrides, Preset, app
 from fedapp.core.errors import ConfigError
-from fedapp.experiment.preset_files import headline, method_path, method_presets, presets
+from fedapp.experiment.preset_files import first_comment, method_path, method_presets, presets
 
 PANEL = "Run"
 """As `fedapp --help` shows it."""
@@ -35,7 +35,7 @@ def run(
     """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
     from fedapp.core.processes import termination_as_interrupt
     from fedapp.experiment.config import load_experiment, parse_overrides
-    from fedapp.experiment.run_folder import pretty
+    from fedapp.experiment.run_folder import pretty_json
     from fedapp.reports.run_end import end_block, paper_block
     from fedapp.simulation.loopback import run_loopback
 
@@ -45,7 +45,7 @@ def run(
         experiment = load_experiment(preset, parse_overrides(given))
         summary, _ = run_loopback(experiment, paper_block if paper else end_block)
     if as_json:
-        print(pretty(summary), end="")
+        print(pretty_json(summary), end="")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -78,7 +78,7 @@ def list_presets() -> None:
         )
     print()
     for name in method_presets():
-        print(f"method.preset={name:26} {headline(method_path(name))}")
+        print(f"method.preset={name:26} {first_comment(method_path(name))}")
 
 
 @app.command(rich_help_panel=PANEL)

@@ -79,10 +79,10 @@ def predict_images(
     passes: Annotated[int, typer.Option(min=1, help="dropout samples for the uncertainty")] = 20,
 ) -> None:
     """Classify images with a site's model: class, probability, uncertainty, prediction set."""
-    from fedapp.models.predict import Asked
+    from fedapp.models.predict import PredictionOptions
     from fedapp.tools.use.predict import model_folder, predict
 
-    asked = Asked(coverage, sets, passes)
+    asked = PredictionOptions(coverage, sets, passes)
     raise typer.Exit(predict(model_folder(model), images, out, asked))
 
 

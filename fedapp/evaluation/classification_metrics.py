@@ -19,7 +19,7 @@ from fedapp.core.errors import RunError
 Metric = Literal["accuracy", "balanced_accuracy", "f1", "kappa"]
 """Metrics of counts, by which a model can be chosen."""
 
-FEWEST: Final = 10
+MIN_CLASS_IMAGES: Final = 10
 """Images of a class below which nothing is said of it: 9 of 9 right may be anything from 70 %."""
 
 Counts = NDArray[np.int64]
@@ -73,7 +73,7 @@ METRICS: Final[dict[Metric, Callable[[Counts], Values]]] = {
     "f1": f1,
     "kappa": kappa,
 }
-NAMES: Final[dict[Metric, str]] = {
+METRIC_NAMES: Final[dict[Metric, str]] = {
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
     "f1": "F1",
@@ -82,34 +82,39 @@ NAMES: Final[dict[Metric, str]] = {
 """How a person reads them."""
 
 
-def measured(metric: Metric, confusion: Sequence[Sequence[int]]) -> float | None:
+def metric_value(metric: Metric, confusion: Sequence[Sequence[int]]) -> float | None:
     """Return a metric of one confusion matrix [C][C]; None where it cannot be said."""
-    return known(float(METRICS[metric](np.asarray(confusion, dtype=np.int64))))
+    return none_if_nan(float(METRICS[metric](np.asarray(confusion, dtype=np.int64))))
 
 
-def known(value: float) -> float | None:
+def none_if_nan(value: float) -> float | None:
     """Return a number, or None in the place of NaN, as JSON has it."""
     return None if np.isnan(value) else value
 
 
-def enough(counts: Counts) -> bool:
-    """Whether every class that occurs has `FEWEST` images, so that a mean of classes says much."""
+def enough_images_per_class(counts: Counts) -> bool:
+    """Return whether every class that occurs has `MIN_CLASS_IMAGES` images or more.
+
+    Otherwise a mean over classes says little: one image of a rare class moves it a lot.
+    """
     images = counts.sum(-1)
-    return bool(images.any() and (images[images > 0] >= FEWEST).all())
+    return bool(images.any() and (images[images > 0] >= MIN_CLASS_IMAGES).all())
 
 
-def shortfall(least: float, confusion: Sequence[Sequence[int]]) -> float:
-    """Return how far the worst class's sensitivity lies below `least`, in [0, 1]; 0: none does.
+def sensitivity_shortfall(least: float, confusion: Sequence[Sequence[int]]) -> float:
+    """Return how far the sensitivity of the worst class lies below `least`, in [0, 1].
 
-    Of the classes with `FEWEST` images or more; of others it cannot be said. confusion: [C][C].
+    It is 0 where no class lies below. Only classes with `MIN_CLASS_IMAGES` images or more count:
+    the sensitivity of a smaller class is not known well enough. confusion: [C][C], true class x
+    predicted class.
     """
     counts = np.asarray(confusion, dtype=np.int64)
-    said = sensitivity(counts)[counts.sum(-1) >= FEWEST]
+    said = sensitivity(counts)[counts.sum(-1) >= MIN_CLASS_IMAGES]
     return max(least - float(said.min()), 0.0) if len(said) else 0.0
 
 
 @dataclass(frozen=True)
-class OneClass:
+class OneVsRest:
     """How well probabilities tell a class from all others; None: it cannot be said.
 
     images: of the class. auroc, average_precision: in [0, 1]. sensitivity_at: the largest
@@ -122,25 +127,26 @@ class OneClass:
     sensitivity_at: float | None
 
 
-def by_class(probabilities: Values, labels: Counts, at: float) -> list[OneClass]:
-    """Return one against rest by class, from scikit-learn.
+def one_vs_rest(probabilities: Values, labels: Counts, at: float) -> list[OneVsRest]:
+    """Return for each class how well its probability separates it from the rest (scikit-learn).
 
-    probabilities: [n, C]. labels: [n], in [0, C). at: specificity, in [0, 1]. A class, or all
-    others, of fewer than `FEWEST` images has no numbers. Raises RunError where an answer is NaN.
+    probabilities: [n, C]. labels: [n], in [0, C). at: the specificity at which sensitivities are
+    read off, in [0, 1]. A class has no numbers where it, or the rest, has fewer than
+    `MIN_CLASS_IMAGES` images. Raises RunError where a probability is NaN or infinite.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-    check(probabilities)
+    check_finite(probabilities)
     found = []
     for c, scores in enumerate(probabilities.T):
         of = labels == c
         images = int(of.sum())
-        if not FEWEST <= images <= len(labels) - FEWEST:
-            found.append(OneClass(images, None, None, None))
+        if not MIN_CLASS_IMAGES <= images <= len(labels) - MIN_CLASS_IMAGES:
+            found.append(OneVsRest(images, None, None, None))
             continue
         wrong, right, _ = roc_curve(of, scores, drop_intermediate=False)
         found.append(
-            OneClass(
+            OneVsRest(
                 images,
                 float(roc_auc_score(of, scores)),
                 float(average_precision_score(of, scores)),
@@ -150,7 +156,7 @@ def by_class(probabilities: Values, labels: Counts, at: float) -> list[OneClass]
     return found
 
 
-def macro(values: Sequence[float | None]) -> float | None:
+def mean_of_known(values: Sequence[float | None]) -> float | None:
     """Return the mean over the classes of which there is a number; None: there are none."""
     said = [one for one in values if one is not None]
     return sum(said) / len(said) if said else None
@@ -163,7 +169,7 @@ def brier(probabilities: Values, labels: Counts) -> float | None:
     """
     from sklearn.metrics import brier_score_loss
 
-    check(probabilities)
+    check_finite(probabilities)
     if not len(labels):
         return None
     classes = probabilities.shape[1]
@@ -171,18 +177,18 @@ def brier(probabilities: Values, labels: Counts) -> float | None:
     return float(brier_score_loss(labels, answers, labels=list(range(classes))))
 
 
-def check(probabilities: Values) -> None:
+def check_finite(probabilities: Values) -> None:
     """Raise RunError where an answer is NaN or infinite: no metric of it says anything."""
     if not np.isfinite(probabilities).all():
         raise RunError("the model answers NaN: use one of another round or site")
 
 
-def confusion(probabilities: Values, labels: Counts) -> Counts:
+def confusion_matrix(probabilities: Values, labels: Counts) -> Counts:
     """Return the images [C, C] by true and by most probable class."""
-    return counted(probabilities.argmax(1), labels, probabilities.shape[1])
+    return confusion_of_answers(probabilities.argmax(1), labels, probabilities.shape[1])
 
 
-def counted(said: Counts, labels: Counts, classes: int) -> Counts:
+def confusion_of_answers(said: Counts, labels: Counts, classes: int) -> Counts:
     """Return the images [C, C] by true and by answered class. said, labels: [n], in [0, C)."""
     place = labels * classes + said
     return np.bincount(place, minlength=classes**2).reshape(classes, classes)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from fedapp.core.rng import numpy_stream
 
-FEW: Final = 20
+MIN_TEST_IMAGES: Final = 20
 """Test images below which an accuracy says little: 10 of 20 is anything from 30 to 70 %."""
 Z95: Final = 1.959963984540054
 """The normal distribution's 97.5 % point: 95 % lie within as many deviations of the mean."""
@@ -59,7 +59,7 @@ def wilson(correct: float, total: float, z: float = Z95) -> tuple[float, float]:
     return (low if correct else 0.0), (high if correct < total else 1.0)
 
 
-def weights(
+def bootstrap_weights(
     images: int, purpose: str, resamples: int = RESAMPLES, groups: Labels | None = None
 ) -> Labels:
     """Return how often each image is drawn, [resamples, images]; rows sum to `images` >= 1.
@@ -70,7 +70,7 @@ def weights(
     """
     if groups is not None:
         _, of = np.unique(groups, return_inverse=True)
-        return weights(int(of.max()) + 1, purpose, resamples)[:, of]
+        return bootstrap_weights(int(of.max()) + 1, purpose, resamples)[:, of]
     stream = numpy_stream(0, "resampled", purpose, images)
     return stream.multinomial(images, np.full(images, 1 / images), size=resamples)
 
@@ -82,7 +82,7 @@ def resampled_counts(drawn: Labels, answers: Labels, labels: Labels, classes: in
     return counts.reshape(-1, classes, classes)
 
 
-def interval(values: Values) -> tuple[float, float] | None:
+def percentile_interval(values: Values) -> tuple[float, float] | None:
     """Return the middle 95 % of resampled values; None where some resample has none (NaN)."""
     if np.isnan(values).any():
         return None
@@ -90,13 +90,13 @@ def interval(values: Values) -> tuple[float, float] | None:
     return low, high
 
 
-def wider(ends: tuple[float, float], values: Values) -> tuple[float, float]:
+def widened_interval(ends: tuple[float, float], values: Values) -> tuple[float, float]:
     """Return an interval by image, as wide as that of resampled patients, where there are any."""
-    other = interval(values[~np.isnan(values)]) if len(values) else None
+    other = percentile_interval(values[~np.isnan(values)]) if len(values) else None
     return ends if other is None else (min(ends[0], other[0]), max(ends[1], other[1]))
 
 
-def one_against_rest(
+def resampled_one_vs_rest(
     drawn: Labels, scores: Values, of: NDArray[np.bool_], at: float
 ) -> tuple[Values, Values, Values]:
     """Return AUROC, average precision and the sensitivity at a specificity of each resample, [B].
@@ -121,7 +121,7 @@ def one_against_rest(
 
 
 @dataclass(frozen=True)
-class Difference:
+class AurocDifference:
     """gain: AUROC of the first scores less that of the second, in [-1, 1]. error: standard error.
 
     p: that a gain as large comes of equal AUROCs, two-sided; 1 where both rank the images alike.
@@ -137,7 +137,7 @@ class Difference:
         return max(self.gain - Z95 * self.error, -1.0), min(self.gain + Z95 * self.error, 1.0)
 
 
-def difference(first: Values, second: Values, of: NDArray[np.bool_]) -> Difference:
+def delong_test(first: Values, second: Values, of: NDArray[np.bool_]) -> AurocDifference:
     """Compare two scores of the same images. of: which are of the class; two of each at least."""
     from scipy.stats import norm  # takes half a second; most processes do without
 
@@ -146,8 +146,8 @@ def difference(first: Values, second: Values, of: NDArray[np.bool_]) -> Differen
     spread = np.var(v - other_v, ddof=1) / len(v) + np.var(w - other_w, ddof=1) / len(w)
     error = math.sqrt(spread)
     if error == 0:
-        return Difference(gain, 0.0, 0.0 if gain else 1.0)
-    return Difference(gain, error, float(2 * norm.sf(abs(gain) / error)))
+        return AurocDifference(gain, 0.0, 0.0 if gain else 1.0)
+    return AurocDifference(gain, error, float(2 * norm.sf(abs(gain) / error)))
 
 
 def placements(scores: Values, of: NDArray[np.bool_]) -> tuple[Values, Values]:

@@ -16,14 +16,14 @@ from fedapp.evaluation.classification_metrics import (
     METRICS,
     Counts,
     Metric,
-    OneClass,
+    OneVsRest,
     Values,
-    by_class,
-    known,
-    macro,
+    mean_of_known,
+    none_if_nan,
+    one_vs_rest,
 )
 
-COUNTED: Final = (
+COUNTS_NOTE: Final = (
     "Here an image shows any number of findings. Where answers are counted, each finding that was "
     "read in an image counts as an image by itself; intervals of such counts are too narrow, since "
     "findings of one image go together."
@@ -31,7 +31,7 @@ COUNTED: Final = (
 """How a person is to read counts of findings."""
 
 
-def read_alone(
+def flatten_findings(
     probabilities: NDArray[np.floating], labels: Counts
 ) -> tuple[NDArray[np.floating], Counts, Counts, Counts]:
     """Return each read finding as a sample of two classes, image by image.
@@ -44,40 +44,40 @@ def read_alone(
     return np.stack([1 - there, there], 1), labels[image, of], image, of
 
 
-def blocks(counts: Counts) -> Counts:
+def finding_matrices(counts: Counts) -> Counts:
     """Return [F, 2, 2] of counts [2F, 2F]: without x with, true x answered, by finding."""
     size = len(counts) // 2
     each = np.arange(size)
     return counts.reshape(size, 2, size, 2)[each, :, each, :]
 
 
-def measured(metric: Metric, counts: Counts, names: int) -> float | None:
+def metric_over_findings(metric: Metric, counts: Counts, names: int) -> float | None:
     """Return a metric of classes, counts [C, C], or the mean over findings, counts [2F, 2F].
 
     names: C or F. Of a finding it is the metric of its two classes; one that all images show in
     which it was read, or none, is left out. None where nothing can be said.
     """
     if len(counts) == names:
-        return known(float(METRICS[metric](counts)))
-    pairs = blocks(counts)
+        return none_if_nan(float(METRICS[metric](counts)))
+    pairs = finding_matrices(counts)
     said = pairs[(pairs.sum(2) > 0).all(1)]
-    return macro([known(float(one)) for one in METRICS[metric](said)])
+    return mean_of_known([none_if_nan(float(one)) for one in METRICS[metric](said)])
 
 
-def both(names: Sequence[str]) -> tuple[str, ...]:
+def two_class_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the 2F classes of findings."""
     return tuple(one for name in names for one in (f"no {name}", name))
 
 
-def by_finding(probabilities: Values, labels: Counts, at: float) -> list[OneClass]:
-    """Return what `quality.by_class` says of each finding, of the images in which it was read.
+def one_vs_rest_by_finding(probabilities: Values, labels: Counts, at: float) -> list[OneVsRest]:
+    """Return what `one_vs_rest` says of each finding, of the images in which it was read.
 
-    probabilities, labels: [n, F]. A finding that too few images show (`quality.FEWEST`), or as
+    probabilities, labels: [n, F]. A finding that too few images show (`MIN_CLASS_IMAGES`), or as
     few do not, has no numbers. Raises RunError where an answer is NaN.
     """
     found = []
     for scores, truth in zip(probabilities.T, labels.T, strict=True):
         read = truth >= 0
         pair = np.stack([1 - scores[read], scores[read]], 1)
-        found.append(by_class(pair, truth[read], at)[1])
+        found.append(one_vs_rest(pair, truth[read], at)[1])
     return found

@@ -14,8 +14,8 @@ Where a run chooses by another metric than accuracy (`rounds.chosen_by`), n time
 in the place of the images that are right.
 
 Where it asks for a sensitivity in every class (`rounds.min_sensitivity`), the rule is among the
-candidates that have it in each class with `quality.FEWEST` validation images; where none has, among
-those that come nearest, by their worst class.
+candidates that have it in each class with `MIN_CLASS_IMAGES` validation images or more. Where no
+candidate has, it is among those that come nearest, judged by their worst class.
 
 Without validation images the server's last model is kept, where a site has one, else the last
 answer that it used: what few labels make of the server's model is often worse.
@@ -33,18 +33,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.core.settings import CLOSED
-from fedapp.evaluation.classification_metrics import Metric, shortfall
-from fedapp.evaluation.findings import measured
+from fedapp.evaluation.classification_metrics import Metric, sensitivity_shortfall
+from fedapp.evaluation.findings import metric_over_findings
 from fedapp.protocol.messages import ANSWERS, Evaluation
 
 MARGIN: Final = 0.5
 """Standard errors by which the best must be better than a later one."""
 USED: Final = "used"
 """Name of the answer that a site uses, whichever that is."""
-RULE: Final = (
+SELECTION_RULE: Final = (
     f"the latest answer within {MARGIN:g} standard errors of the most right validation images"
 )
-BLIND: Final = (
+RULE_WITHOUT_VALIDATION: Final = (
     "the server's last model, or else the last answer used: there are no validation images"
 )
 """The rule without validation images."""
@@ -62,7 +62,7 @@ class Candidate:
     answer: `USED`, or one of `protocol.ANSWERS`. alone: the site trained it on its own images, and
     nothing of any other site is in it. worth: of the validation images, the metric that the run
     chooses by, at most 1; None: it chooses by accuracy, or they do not tell. short: how far its
-    worst class lies below the sensitivity that the run asks for (`quality.shortfall`).
+    worst class lies below the sensitivity that the run asks for (`sensitivity_shortfall`).
     """
 
     round: _Count
@@ -104,17 +104,17 @@ class Choice:
     @property
     def kept(self) -> Candidate | None:
         """The one that is kept; None where there is none."""
-        return chosen(self.candidates)
+        return select(self.candidates)
 
     @property
     def alone(self) -> Candidate | None:
         """What the site would keep of what it trained alone; None where there is nothing."""
-        return chosen([one for one in self.candidates if one.alone])
+        return select([one for one in self.candidates if one.alone])
 
     @property
     def joined(self) -> Candidate | None:
         """What it would keep of what other sites had a part in; None where there is nothing."""
-        return chosen([one for one in self.candidates if not one.alone])
+        return select([one for one in self.candidates if not one.alone])
 
     @property
     def helped(self) -> bool | None:
@@ -139,9 +139,9 @@ class Choice:
         elif held:
             here[held.when] = held
         every = {one.when: one for one in self.candidates} | here
-        kept = chosen(_by_time(every))
+        kept = select(_by_time(every))
         # The networks of others are gone: where rounds came out otherwise, these alone are left.
-        return type(self)(needed(_by_time(every if kept in here.values() else here)))
+        return type(self)(still_needed(_by_time(every if kept in here.values() else here)))
 
 
 def candidates(
@@ -154,11 +154,13 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Return what a site's evaluations after a round offer, from the earliest to the latest.
 
-    Without an evaluation of "val" the model trained alone only: a method may measure it before all
-    others, by itself. apart: whether the site trained what it uses alone, other sites having no
-    part in it yet (`Method.joins_at`). metric: by which they are compared. least:
-    the sensitivity that each class is to have. names: as of `findings.measured`; 0: classes. An
-    answer under two names is one.
+    Without an evaluation of "val" only the model that the site trained alone is a candidate: a
+    method may measure that one earlier than all others. An answer that was measured under two
+    names counts once.
+
+    apart: whether no other site has had a part in what the site uses (`Method.joins_at`). metric:
+    the metric by which candidates are compared. least: the sensitivity that each class should
+    have. names: as of `findings.metric_over_findings`; 0: the labels are classes.
     """
     used = evaluations.get("val"), evaluations.get("test")
     found = []
@@ -173,13 +175,15 @@ def candidates(
         tested = (test.correct, test.samples) if test else (0, 0)
         worth = None
         if metric != "accuracy":
-            worth = measured(metric, np.array(val.confusion), names or len(val.confusion))
-        right, short = (val.correct, val.samples), shortfall(least, val.confusion)
+            worth = metric_over_findings(
+                metric, np.array(val.confusion), names or len(val.confusion)
+            )
+        right, short = (val.correct, val.samples), sensitivity_shortfall(least, val.confusion)
         found.append(Candidate(number, name, alone, *right, *tested, worth, short))
     return tuple(found)
 
 
-def chosen(among: Sequence[Candidate]) -> Candidate | None:
+def select(among: Sequence[Candidate]) -> Candidate | None:
     """Return the candidate to keep; None where there is none.
 
     All are of one site: their `val_images` are equal.
@@ -204,10 +208,10 @@ def _by_time(every: Mapping[tuple[int, int], Candidate]) -> list[Candidate]:
     return [every[when] for when in sorted(every)]
 
 
-def needed(among: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def still_needed(among: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return those on which any later choice can depend, by time; see `Choice`."""
     kinds = [one for one in among if one.alone], [one for one in among if not one.alone]
-    keep = {one for one in map(chosen, (among, *kinds)) if one}
+    keep = {one for one in map(select, (among, *kinds)) if one}
     for name in _ORDER:
         if own := [one for one in among if one.answer == name]:
             keep |= {max(own, key=lambda one: (one.order, one.when)), own[-1]}

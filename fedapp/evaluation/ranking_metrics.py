@@ -20,15 +20,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.evaluation.classification_metrics import FEWEST, Counts, Values, check, macro
+from fedapp.evaluation.classification_metrics import (
+    MIN_CLASS_IMAGES,
+    Counts,
+    Values,
+    check_finite,
+    mean_of_known,
+)
 from fedapp.evaluation.confidence_intervals import Z95
 from fedapp.protocol.messages import SCORE_BINS
 
-EDGES: Final[Values] = 1 / (1 + np.exp(-0.2 * np.arange(1 - SCORE_BINS // 2, SCORE_BINS // 2)))
+BIN_EDGES: Final[Values] = 1 / (1 + np.exp(-0.2 * np.arange(1 - SCORE_BINS // 2, SCORE_BINS // 2)))
 """Probabilities at which a bin ends and the next begins, [B - 1]; an edge is of the upper one."""
 
-TOLD: Final = ("auroc", "auroc_low", "auroc_high", "auroc_within", "average_precision")
-"""Names of `Ranked`'s numbers in a row."""
+RANKING_COLUMNS: Final = ("auroc", "auroc_low", "auroc_high", "auroc_within", "average_precision")
+"""Names of `RankingQuality`'s numbers in a row."""
 
 
 def score_counts(probabilities: NDArray[np.floating], labels: Counts) -> Counts:
@@ -38,10 +44,10 @@ def score_counts(probabilities: NDArray[np.floating], labels: Counts) -> Counts:
     that were not read (below 0) are not counted. Raises RunError where an answer is NaN.
     """
     scores = probabilities.astype(np.float64)
-    check(scores)
+    check_finite(scores)
     classes = scores.shape[1]
     hot = labels if labels.ndim == 2 else np.equal.outer(labels, np.arange(classes)).astype(int)
-    place = np.searchsorted(EDGES, scores, side="right")
+    place = np.searchsorted(BIN_EDGES, scores, side="right")
     place += np.where(hot == 1, 0, SCORE_BINS)
     return np.stack(
         [
@@ -52,7 +58,7 @@ def score_counts(probabilities: NDArray[np.floating], labels: Counts) -> Counts:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankingQuality:
     """How well scores tell the images of a class from all others.
 
     low, high: AUROC's 95 % interval. within: how far the exact AUROC may lie from it at most.
@@ -65,7 +71,7 @@ class Ranked:
     within: float
 
 
-def ranked(counts: Counts, fewest: int = FEWEST) -> Ranked | None:
+def ranking_quality(counts: Counts, fewest: int = MIN_CLASS_IMAGES) -> RankingQuality | None:
     """Return what one class's counts [2 B] say; None: fewer than `fewest` images of it, or others.
 
     Average precision is sum_b (R_b - R_{b+1}) / m * R_b / (R_b + W_b), R and W counted from the
@@ -81,7 +87,7 @@ def ranked(counts: Counts, fewest: int = FEWEST) -> Ranked | None:
     error = math.sqrt(_variance(right, beats) / m + _variance(wrong, loses) / n)
     down, all_down = right[::-1].cumsum(), (right + wrong)[::-1].cumsum()
     precise = np.divide(down, all_down, out=np.zeros_like(down), where=all_down > 0)
-    return Ranked(
+    return RankingQuality(
         auroc,
         float(right[::-1] @ precise / m),
         max(auroc - Z95 * error, 0.0),
@@ -91,7 +97,7 @@ def ranked(counts: Counts, fewest: int = FEWEST) -> Ranked | None:
 
 
 @dataclass
-class Pooled:
+class PooledScores:
     """Score counts of all sites, added up class by class, beside the mean over sites."""
 
     total: Counts | None = None
@@ -102,7 +108,7 @@ class Pooled:
         self.total = counts if self.total is None else self.total + counts
         self.own = self.own or [[] for _ in counts]
         for own, of in zip(self.own, counts, strict=True):
-            if one_site and (found := ranked(of, 1)) is not None:
+            if one_site and (found := ranking_quality(of, 1)) is not None:
                 own.append(found.auroc)
 
     def rows(self) -> list[dict[str, float | int | None]]:
@@ -116,21 +122,21 @@ class Pooled:
             return []
         rows = []
         for counts, own in zip(self.total, self.own, strict=True):
-            one = ranked(counts)
-            row: dict[str, float | int | None] = dict.fromkeys(TOLD)
+            one = ranking_quality(counts)
+            row: dict[str, float | int | None] = dict.fromkeys(RANKING_COLUMNS)
             if one is not None:
                 each = one.auroc, one.low, one.high, one.within, one.average_precision
-                row |= dict(zip(TOLD, each, strict=True))
+                row |= dict(zip(RANKING_COLUMNS, each, strict=True))
             row["auroc_of_sites"] = sum(own) / len(own) if own else None
             rows.append({**row, "sites_in_mean": len(own)})
         return rows
 
 
-def means_of(classes: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+def class_means(classes: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Return the means over the classes that have them, of rows as `Pooled.rows`; none: {}."""
     names = ("auroc", "average_precision", "auroc_of_sites")
     return {
-        name: macro([one[name] for one in classes])
+        name: mean_of_known([one[name] for one in classes])
         for name in names
         if classes and name in classes[0]
     }

@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from scipy.stats import chi2_contingency
 
 from fedapp.core.formatting import percent
-from fedapp.evaluation.classification_metrics import FEWEST
-from fedapp.evaluation.confidence_intervals import FEW, wilson
+from fedapp.evaluation.classification_metrics import MIN_CLASS_IMAGES
+from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.evaluation.model_selection import USED, Candidate
 from fedapp.protocol.messages import Evaluation
 
-NEARLY_ALL: Final = 0.9
+COLLAPSED_SHARE: Final = 0.9
 """Share of answers that, with one class, make a model collapsed."""
-UNLIKE: Final = 0.2
+MIN_MIX_DIFFERENCE: Final = 0.2
 """Share of images that two class mixes must differ by."""
-SHIFTED: Final = 0.01
+SHIFT_FALSE_ALARM_RATE: Final = 0.01
 """Chance with which answers to images that are alike are called of another mix."""
-_EXPECTED: Final = 5
+_MIN_EXPECTED_COUNT: Final = 5
 """Images of a class that a chi-square test needs of either mix (Cochran 1954)."""
-_P: Final = 0.001
+_MIX_FALSE_ALARM_RATE: Final = 0.001
 """Chance below which two mixes are called different: once in a thousand sites that are alike."""
 _Z99: Final = 2.5758293035489004
 
@@ -48,9 +48,9 @@ def _collapsed(counts: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
     images = int(counts.sum())
     answers, truth = counts.sum(0), counts.sum(1)
     top = int(answers.argmax())
-    if not images or answers[top] < NEARLY_ALL * images:
+    if not images or answers[top] < COLLAPSED_SHARE * images:
         return []
-    if wilson(int(truth[top]), images)[1] >= NEARLY_ALL:
+    if wilson(int(truth[top]), images)[1] >= COLLAPSED_SHARE:
         return []
     return [
         f"The model has collapsed: it answers {classes[top]!r} to {answers[top]} of {images} test "
@@ -63,7 +63,7 @@ def _never_found(counts: NDArray[np.int64], classes: Sequence[str]) -> list[str]
     missed = [
         f"{images[c]} of {name!r}"
         for c, name in enumerate(classes)
-        if images[c] >= FEWEST and not right[c]
+        if images[c] >= MIN_CLASS_IMAGES and not right[c]
     ]
     return [f"It finds none of these test images: {', '.join(missed)}."] if missed else []
 
@@ -79,7 +79,7 @@ def _few(images: int, labelled: int, classes: int) -> list[str]:
 
 def _uncalibrated(found: Evaluation) -> list[str]:
     """Say where the mean top probability lies outside accuracy's 99 % interval."""
-    if found.samples < FEW:
+    if found.samples < MIN_TEST_IMAGES:
         return []
     sure = sum(found.bin_confidence) / found.samples
     low, high = wilson(found.correct, found.samples, _Z99)
@@ -92,34 +92,38 @@ def _uncalibrated(found: Evaluation) -> list[str]:
     ]
 
 
-def shifted(tested: Sequence[int], now: Sequence[int], classes: Sequence[str]) -> list[str]:
-    """Say where answers to new images are of another class mix than those to the test images.
+def shift_warnings(tested: Sequence[int], now: Sequence[int], classes: Sequence[str]) -> list[str]:
+    """Warn where answers to new images have another class mix than those to the test images.
 
-    tested, now: answers by class, [C], of `FEW` images each at least. Both are answers of one
-    model, so that its own mistakes are in both, and no labels are needed (Lipton, Wang and Smola
-    2018: black box shift detection). Of images that are alike it is said once in a hundred times.
+    tested, now: number of answers by class, [C]; with fewer than `MIN_TEST_IMAGES` answers on
+    either side nothing is said. Both are answers of the same model, so its mistakes are in both and
+    no labels are needed (black box shift detection, Lipton, Wang and Smola 2018). The rate of false
+    alarms is `SHIFT_FALSE_ALARM_RATE`.
     """
     both = np.asarray([tested, now], dtype=np.int64)
-    if both.sum(1).min() < FEW or (apart := _apart(both, SHIFTED)) is None:
+    if both.sum(1).min() < MIN_TEST_IMAGES:
+        return []
+    if (apart := _mix_distance(both, SHIFT_FALSE_ALARM_RATE)) is None:
         return []
     gained = np.subtract(*(both / both.sum(1, keepdims=True))[::-1])
     most, least = classes[int(gained.argmax())], classes[int(gained.argmin())]
     return [
         f"The class mix of the answers is not that of the answers to the site's test images: "
         f"{percent(apart)} % of these images would have to change class; more are {most!r}, fewer "
-        f"{least!r}. Of images that are alike this is said once in {1 / SHIFTED:.0f} times. Other "
-        "people, another device or a fault in the files may be why: look at some of them."
+        f"{least!r}. Of images that are alike this is said once in "
+        f"{1 / SHIFT_FALSE_ALARM_RATE:.0f} times. Other people, another device or a fault in the "
+        "files may be why: look at some of them."
     ]
 
 
-def _apart(both: NDArray[np.int64], chance: float) -> float | None:
+def _mix_distance(both: NDArray[np.int64], chance: float) -> float | None:
     """Return how far two class mixes [2, C] are apart, in [0, 1]; None: it may be chance.
 
     By the chi-square test; classes of which too few are expected for it are counted as one.
     """
     shares = both / both.sum(1, keepdims=True)
     fewest = np.outer(both.sum(1), both.sum(0) / both.sum()).min(0)
-    rare = fewest < _EXPECTED
+    rare = fewest < _MIN_EXPECTED_COUNT
     pooled = np.column_stack([both[:, ~rare], both[:, rare].sum(1)])
     pooled = pooled[:, pooled.any(0)]
     if pooled.shape[1] < 2 or chi2_contingency(pooled).pvalue >= chance:
@@ -127,17 +131,20 @@ def _apart(both: NDArray[np.int64], chance: float) -> float | None:
     return float(np.abs(shares[0] - shares[1]).sum()) / 2
 
 
-def unlike(before: Sequence[int], now: Sequence[int], what: str) -> list[str]:
-    """Say where two class mixes differ: by `UNLIKE` of the images, and beyond chance (chi-square).
+def label_mix_warnings(before: Sequence[int], now: Sequence[int], what: str) -> list[str]:
+    """Warn where a model answers with another class mix than that of the labels it learned from.
 
-    before: images by class that the model learned from, [C]; now: its answers, of `what`, [C].
+    Two conditions must hold: the mixes differ by `MIN_MIX_DIFFERENCE` of the images or more, and a
+    chi-square test calls the difference more than chance. before: labels by class that the model
+    learned from, [C]. now: its answers by class, [C], to the images that `what` names.
     """
     both = np.asarray([before, now], dtype=np.int64)
     if not both.sum(1).all():
         return []
     shares = both / both.sum(1, keepdims=True)
     apart = float(np.abs(shares[0] - shares[1]).sum()) / 2
-    if apart < UNLIKE or chi2_contingency(both[:, both.any(0)]).pvalue >= _P:
+    by_chance = chi2_contingency(both[:, both.any(0)]).pvalue
+    if apart < MIN_MIX_DIFFERENCE or by_chance >= _MIX_FALSE_ALARM_RATE:
         return []
     return [
         f"The class mix of its answers to {what} is not that of the labels it learned from: "
@@ -145,7 +152,7 @@ def unlike(before: Sequence[int], now: Sequence[int], what: str) -> list[str]:
     ]
 
 
-def drifted(candidates: Sequence[Candidate]) -> list[str]:
+def drift_warnings(candidates: Sequence[Candidate]) -> list[str]:
     """Say where the last round's model is worse than an earlier one, beyond two standard errors."""
     used = [one for one in candidates if one.answer == USED and one.val_images]
     if len(used) < 2:

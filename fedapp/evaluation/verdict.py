@@ -10,15 +10,15 @@ is said of it:
 
 A mean over classes (balanced accuracy, F1, kappa) has the percentile bootstrap of its gain in that
 interval's place, the same resample for both models, and is only said where each class that occurs
-has `quality.FEWEST` images.
+has `MIN_CLASS_IMAGES` images.
 
 Where it is known which images are of one patient, all of this goes by patients: none is told of
-fewer than `intervals.FEW`, and an interval reaches as far as that of the bootstrap of whole
+fewer than `MIN_TEST_IMAGES`, and an interval reaches as far as that of the bootstrap of whole
 patients.
 
-How many images are needed: as many as find a gain of `WORTH` in four of five samples (power 0.8 at
-5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two models differ
-on as many images as here, d = p + q:
+How many images are needed: as many as detect a gain of `GAIN_TO_DETECT` in four of five samples
+(power 0.8 at 5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two
+models differ on as large a share of the images as here, d = p + q:
 
     n = (1.96 + 0.84)^2 (d - WORTH^2) / WORTH^2,   d at least WORTH.
 
@@ -35,18 +35,30 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from fedapp.core.settings import CLOSED
-from fedapp.evaluation.classification_metrics import METRICS, NAMES, Metric, counted, enough
-from fedapp.evaluation.confidence_intervals import FEW, Z95, interval, resampled_counts, weights
-from fedapp.evaluation.findings import read_alone
+from fedapp.evaluation.classification_metrics import (
+    METRIC_NAMES,
+    METRICS,
+    Metric,
+    confusion_of_answers,
+    enough_images_per_class,
+)
+from fedapp.evaluation.confidence_intervals import (
+    MIN_TEST_IMAGES,
+    Z95,
+    bootstrap_weights,
+    percentile_interval,
+    resampled_counts,
+)
+from fedapp.evaluation.findings import flatten_findings
 
-WORTH: Final = 0.1
+GAIN_TO_DETECT: Final = 0.1
 """The gain that a number of images is told for: 10 points."""
-SAME: Final = 0.05
+NEGLIGIBLE_GAIN: Final = 0.05
 """A gain whose interval lies within this, both ways, is called none."""
 _Z80: Final = 0.8416212335729143
 """The normal distribution's 80 % point."""
 
-Said = Literal["paid", "harmed", "same", "unknown"]
+Outcome = Literal["paid", "harmed", "same", "unknown"]
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -54,13 +66,14 @@ _Count = Annotated[int, Field(ge=0)]
 class Verdict:
     """What a site's test images say of joining.
 
-    images: the test images. answers: the read findings in them; 0: each is of one class. gain, low,
-    high: of the metric, in [-1, 1], and its 95 % interval; None where nothing is said. needed:
-    images that would tell a gain of `WORTH`; None: not known. why: what is lacking where there is
-    no gain.
+    said: the outcome; "same": joining changed little, "unknown": the images cannot tell. images:
+    number of test images. answers: number of findings that were read in them; 0: each image is of
+    one class. gain: of the metric, in [-1, 1]; low, high: its 95 % interval; None where nothing can
+    be said. needed: how many images would detect a gain of `GAIN_TO_DETECT`; None: not known. why:
+    what is lacking where there is no gain.
     """
 
-    said: Said
+    said: Outcome
     metric: Metric
     images: _Count
     gain: float | None = None
@@ -73,19 +86,17 @@ class Verdict:
     @property
     def line(self) -> str:
         """The verdict, as a person reads it."""
+        to_detect = f"{GAIN_TO_DETECT * 100:g}"
         if self.gain is None or self.low is None or self.high is None:
-            would = f": about {self.needed} would show a gain of {WORTH * 100:g} points"
+            would = f": about {self.needed} would show a gain of {to_detect} points"
             return f"Cannot tell whether joining paid {self.why}{would * bool(self.needed)}."
-        points = f"{self.gain * 100:+.1f} points of {NAMES[self.metric]} over training alone"
+        points = f"{self.gain * 100:+.1f} points of {METRIC_NAMES[self.metric]} over training alone"
         ends = f"95 % interval {self.low * 100:+.1f} to {self.high * 100:+.1f}"
         of = f"{self.answers} findings in " * (self.answers > 0)
         measured = f"{points} ({ends}), on the same {of}{self.images} test images"
         if self.said == "unknown":
-            would = (
-                f"; about {self.needed} test images would show a gain of {WORTH * 100:g} points"
-                if self.needed and self.needed > self.images
-                else ""
-            )
+            would = f"; about {self.needed} test images would show a gain of {to_detect} points"
+            would *= bool(self.needed and self.needed > self.images)
             return f"Cannot tell yet whether joining paid: {measured}{would}."
         return f"{_BEGINS[self.said]}: {measured}."
 
@@ -131,14 +142,14 @@ def _of_findings(
     metric: Metric,
     patients: NDArray[np.int64] | None,
 ) -> Verdict:
-    flat, truth, image, of = read_alone(joined, labels)
+    flat, truth, image, of = flatten_findings(joined, labels)
     whose = image if patients is None else patients[image]
     images, people = len(np.unique(image)), len(np.unique(whose))
-    if people < FEW:
+    if people < MIN_TEST_IMAGES:
         only = f" of {people} patient{'s' * (people != 1)}" * (patients is not None)
         why = f"with findings read in {images} test image{'s' * (images != 1)}{only}"
         return Verdict("unknown", metric, images, why=why)
-    said, other = flat.argmax(1), read_alone(alone, labels)[0].argmax(1)
+    said, other = flat.argmax(1), flatten_findings(alone, labels)[0].argmax(1)
     first, classes = 2 * of, 2 * labels.shape[1]
     found = _compared(first + said, first + other, first + truth, classes, metric, whose)
     return replace(found, images=images, answers=len(truth), needed=None)
@@ -157,53 +168,56 @@ def _compared(
     b = int(((said == labels) & (other != labels)).sum())
     c = int(((said != labels) & (other == labels)).sum())
     needed = images_needed((b + c + 2) / (images + 2))
-    if images < FEW:
+    if images < MIN_TEST_IMAGES:
         why = f"with {images} test image{'s' * (images > 1)}"
-        return Verdict("unknown", metric, images, needed=max(needed, FEW), why=why)
-    if patients is not None and (people := len(set(patients.tolist()))) < FEW:
+        return Verdict("unknown", metric, images, needed=max(needed, MIN_TEST_IMAGES), why=why)
+    if patients is not None and (people := len(set(patients.tolist()))) < MIN_TEST_IMAGES:
         why = f"with {images} test images of {people} patient{'s' * (people > 1)}"
-        return Verdict("unknown", metric, images, why=f"{why}: {FEW} patients are the least")
+        why = f"{why}: {MIN_TEST_IMAGES} patients are the least"
+        return Verdict("unknown", metric, images, why=why)
     if metric == "accuracy":
-        gain, (low, high) = (b - c) / images, paired(b, c, images)
+        gain, (low, high) = (b - c) / images, paired_interval(b, c, images)
         if patients is not None:
-            drawn = weights(images, "verdict", groups=patients)
+            drawn = bootstrap_weights(images, "verdict", groups=patients)
             better = (said == labels).astype(int) - (other == labels)
-            ends = interval(drawn @ better / drawn.sum(1))
+            ends = percentile_interval(drawn @ better / drawn.sum(1))
             assert ends is not None
             low, high = min(low, ends[0]), max(high, ends[1])
     else:
-        counts = counted(said, labels, classes)
-        if not enough(counts):
+        counts = confusion_of_answers(said, labels, classes)
+        if not enough_images_per_class(counts):
             fewest = int(counts.sum(1)[counts.sum(1) > 0].min())
-            why = f"in {NAMES[metric]}: some class has {fewest} test image{'s' * (fewest > 1)}"
+            plural = "s" * (fewest > 1)
+            why = f"in {METRIC_NAMES[metric]}: some class has {fewest} test image{plural}"
             return Verdict("unknown", metric, images, why=why)
         of = METRICS[metric]
-        gain = float(of(counts) - of(counted(other, labels, classes)))
-        drawn = weights(images, "verdict", groups=patients)
+        gain = float(of(counts) - of(confusion_of_answers(other, labels, classes)))
+        drawn = bootstrap_weights(images, "verdict", groups=patients)
         both = [of(resampled_counts(drawn, one, labels, classes)) for one in (said, other)]
-        ends = interval(both[0] - both[1])
+        ends = percentile_interval(both[0] - both[1])
         if ends is None:
-            return Verdict("unknown", metric, images, why=f"in {NAMES[metric]} on these images")
+            why = f"in {METRIC_NAMES[metric]} on these images"
+            return Verdict("unknown", metric, images, why=why)
         low, high = ends
-    return Verdict(_said(low, high), metric, images, gain, low, high, needed)
+    return Verdict(_outcome(low, high), metric, images, gain, low, high, needed)
 
 
-def of_counts(joined: int, alone: int, images: int) -> Verdict:
+def verdict_of_counts(joined: int, alone: int, images: int) -> Verdict:
     """Return the verdict in accuracy of right answers alone, as the server knows them.
 
     Which images they are is not known, so the two count as independent: the interval is wider than
     the site's own, as long as the models are right on much the same images.
     """
-    if images < FEW:
+    if images < MIN_TEST_IMAGES:
         return Verdict("unknown", "accuracy", images, why=f"with {images} test images")
     gain = (joined - alone) / images
     p, q = (joined + 1) / (images + 2), (alone + 1) / (images + 2)
     half = Z95 * math.sqrt((p * (1 - p) + q * (1 - q)) / (images + 2))
     low, high = max(p - q - half, -1.0), min(p - q + half, 1.0)
-    return Verdict(_said(low, high), "accuracy", images, gain, low, high)
+    return Verdict(_outcome(low, high), "accuracy", images, gain, low, high)
 
 
-def paired(b: int, c: int, images: int) -> tuple[float, float]:
+def paired_interval(b: int, c: int, images: int) -> tuple[float, float]:
     """Return the interval of (b - c) / n above, n >= 1, within [-1, 1]."""
     p, q = (b + 1) / (images + 2), (c + 1) / (images + 2)
     half = Z95 * math.sqrt((p + q - (p - q) ** 2) / (images + 2))
@@ -212,13 +226,13 @@ def paired(b: int, c: int, images: int) -> tuple[float, float]:
 
 def images_needed(differ: float) -> int:
     """Return n above. differ: d, the share of images on which one model alone is right."""
-    differ = max(differ, WORTH)
-    return math.ceil((Z95 + _Z80) ** 2 * (differ - WORTH**2) / WORTH**2)
+    differ = max(differ, GAIN_TO_DETECT)
+    return math.ceil((Z95 + _Z80) ** 2 * (differ - GAIN_TO_DETECT**2) / GAIN_TO_DETECT**2)
 
 
-def _said(low: float, high: float) -> Said:
+def _outcome(low: float, high: float) -> Outcome:
     if low > 0:
         return "paid"
     if high < 0:
         return "harmed"
-    return "same" if -SAME <= low and high <= SAME else "unknown"
+    return "same" if -NEGLIGIBLE_GAIN <= low and high <= NEGLIGIBLE_GAIN else "unknown"

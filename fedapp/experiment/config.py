@@ -54,12 +54,12 @@ from fedapp.data.parts import BAGS
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import (
     Scalar,
-    anywhere,
+    independent_of_folder,
     method_path,
+    parse_scalar,
     preset_path,
     presets,
     read_yaml,
-    scalar,
     source_of,
 )
 from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
@@ -123,14 +123,14 @@ _SYNONYMS = {
 
 
 @dataclass(frozen=True, config=CLOSED)
-class _Frame:
+class _TopLevel:
     """What an experiment has beside its groups."""
 
     seed: NonNegative = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class _Origin:
+class _Source:
     """What said the values: overrides those that are among them, a file all others."""
 
     source: str
@@ -156,11 +156,11 @@ def load_experiment(
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.
     """
-    values, given, name, source = _said(preset, overrides)
+    values, given, name, source = _preset_and_overrides(preset, overrides)
     return _build(_laid_over(values, given), name, source, given)
 
 
-def _said(
+def _preset_and_overrides(
     preset: str, overrides: Mapping[str, Scalar]
 ) -> tuple[dict[str, Any], dict[str, Scalar], str, str]:
     """Return a preset's values, the overrides to be laid over them, the name, and the source."""
@@ -168,7 +168,7 @@ def _said(
     values, source = _flatten(read_yaml(path)), source_of(path)
     name = _name(values, source, path.stem)
     if (under := values.pop("method.preset", "")) != "":  # the file's own values go over it
-        under = method_path(anywhere(str(under), path.parent))
+        under = method_path(independent_of_folder(str(under), path.parent))
         values = _merged(_flatten(read_yaml(under)), values)
     given = dict(overrides)
     if (chosen := given.pop("method.preset", None)) is not None:
@@ -186,17 +186,17 @@ def _said(
     return values, given, name, source
 
 
-def preset_beneath(preset: str) -> str:
+def own_method_preset(preset: str) -> str:
     """Return the method preset that a preset's own file names; empty: none. Raises ConfigError."""
     return str(_flatten(read_yaml(preset_path(preset))).get("method.preset", ""))
 
 
-def settings_said(preset: str, overrides: Mapping[str, Scalar]) -> dict[str, Any]:
+def unchecked_settings(preset: str, overrides: Mapping[str, Scalar]) -> dict[str, Any]:
     """Return the settings that a preset and its overrides say, by dotted key; none is checked.
 
     So nothing that they name is imported yet. Raises ConfigError where a preset cannot be read.
     """
-    values, given, _, _ = _said(preset, overrides)
+    values, given, _, _ = _preset_and_overrides(preset, overrides)
     return _laid_over(values, given)
 
 
@@ -221,7 +221,7 @@ def read_run_config(run_config: Mapping[str, Scalar]) -> tuple[str, dict[str, Sc
         raise ConfigError(f"run config: set = {said!r}: {rule}; {error}") from None
 
 
-def flower_words(run_config: Mapping[str, Scalar]) -> str:
+def flower_run_config(run_config: Mapping[str, Scalar]) -> str:
     """Return a run config as `flwr run --run-config` takes it: every value a text in TOML.
 
     An empty value is said too: left out, the app's own default would stand in its place.
@@ -248,7 +248,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, Scalar]:
             raise ConfigError(f"override '{text}': must be key=value, e.g. method.num_replaced=3")
         if key in found:
             raise ConfigError(f"override '{text}': {key} is given twice; keep one")
-        found[key] = scalar(value)
+        found[key] = parse_scalar(value)
     return found
 
 
@@ -320,7 +320,7 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[st
     ]
 
 
-def three_of(found: Sequence[str]) -> str:
+def first_three(found: Sequence[str]) -> str:
     """Return three of what was found, and how much more there is."""
     return "; ".join([*found[:3], *([f"{len(found) - 3} more"] if len(found) > 3 else [])])
 
@@ -343,7 +343,7 @@ def _build(
     """
     stored = {k: value for k, value in _flatten(plain).items() if not changes_nothing(k, value)}
     values = {**stored, **overrides}
-    origin = _Origin(source, overrides)
+    origin = _Source(source, overrides)
     named, problems = _named(values, origin)
     for group in _NAMED.keys() - named.keys():  # of what it would have, nothing can be said
         values = {k: v for k, v in values.items() if not k.startswith(f"{group}.")}
@@ -352,7 +352,7 @@ def _build(
     problems += _misplaced(values, valid, origin)
     said = {key: value for key, value in values.items() if key in valid}
     parts: dict[str, Any] = {}
-    for group, cls in {**GROUPS, **named, "": _Frame}.items():
+    for group, cls in {**GROUPS, **named, "": _TopLevel}.items():
         known = _within(group, said)
         if group in _NAMED:
             known.pop("name", None)
@@ -373,7 +373,7 @@ def _build(
     return Experiment(name=name, seed=parts.pop("").seed, **parts)
 
 
-def _named(values: Mapping[str, Any], origin: _Origin) -> tuple[dict[str, type], list[Problem]]:
+def _named(values: Mapping[str, Any], origin: _Source) -> tuple[dict[str, type], list[Problem]]:
     """Return the class of each group that has one by its name, and those whose name has none."""
     found, problems = {}, []
     for group, (names, class_of) in _NAMED.items():
@@ -496,7 +496,7 @@ _CHECKS: tuple[Callable[..., Iterator[Incompatibility]], ...] = (
 these are, are right by themselves."""
 
 
-def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Origin) -> list[Problem]:
+def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Source) -> list[Problem]:
     """Return each key that does not belong where it stands."""
     found = []
     for key in sorted(values.keys() - valid):
@@ -518,7 +518,7 @@ def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Origin) -> l
 
 
 def _explained(
-    found: ErrorDetails, group: str, known: Mapping[str, Any], origin: _Origin
+    found: ErrorDetails, group: str, known: Mapping[str, Any], origin: _Source
 ) -> Problem:
     """Return what pydantic found wrong with a group's values."""
     cause, kind, value = found.get("ctx", {}).get("error"), found["type"], found["input"]
@@ -541,7 +541,7 @@ def _explained(
 
 
 def _together(
-    rule: str, keys: tuple[str, ...], group: str, known: Mapping[str, Any], origin: _Origin
+    rule: str, keys: tuple[str, ...], group: str, known: Mapping[str, Any], origin: _Source
 ) -> Problem:
     """Return what is wrong with several values of a group; with all, where no keys are named."""
     named = [key for key in known if key in keys] or sorted(known)

@@ -74,7 +74,7 @@ def yaml_path(text: str) -> Path | None:
     return path if path.suffix in {".yaml", ".yml"} and path.is_file() else None
 
 
-def anywhere(named: str, near: Path = Path()) -> str:
+def independent_of_folder(named: str, near: Path = Path()) -> str:
     """Return what names the same preset in every folder: a name as it is, a path absolute.
 
     near: the folder of the file in which it stands; a path is looked for there first.
@@ -83,7 +83,7 @@ def anywhere(named: str, near: Path = Path()) -> str:
     return named if path is None else str(path.absolute())
 
 
-def headline(path: Path) -> str:
+def first_comment(path: Path) -> str:
     """Return the comment that a file begins with."""
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
@@ -95,7 +95,7 @@ def source_of(path: Path) -> str:
 
 
 @contextmanager
-def read_once() -> Iterator[None]:
+def reading_files_once() -> Iterator[None]:
     """Have every YAML file read once in this block: what was judged is what is used.
 
     A block within another one shares what that has read.
@@ -144,7 +144,7 @@ def _parsed(text: str) -> Any:
     return yaml_of(text, _Yaml12)
 
 
-def scalar(text: str) -> Scalar:
+def parse_scalar(text: str) -> Scalar:
     """Return the value that `text` has as a YAML scalar; what is no number or truth is text."""
     loader = _Yaml12("")
     if text[:1] in {"'", '"'} and text[-1] == text[0] and len(text) > 1:

@@ -19,21 +19,21 @@ from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import (
     differing,
     experiment_digest,
+    first_three,
     from_plain,
-    three_of,
     to_plain,
 )
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.run_folder import (
-    SERVER,
+    SERVER_LOCK,
     RunFolder,
     Savable,
     check_name,
-    held,
-    newest,
+    locked,
+    name_taken,
+    newest_run,
     out_root,
-    pretty,
-    taken,
+    pretty_json,
 )
 
 log = logging.getLogger(__name__)
@@ -63,10 +63,10 @@ def open_run(
             facts.get("code"),
             code_hash()[1],
         )
-    warn_of_other_bits(folder.path, plain)
+    warn_of_numeric_changes(folder.path, plain)
     if facts.get("experiment") != digest:  # longer
-        folder.write("run.json", pretty({**facts, "experiment": digest}))
-    note_rounds(folder, plain)
+        folder.write("run.json", pretty_json({**facts, "experiment": digest}))
+    store_num_rounds(folder, plain)
     folder.drop_rows_after((folder.load_checkpoint() or {"round": -1})["round"])
     remove_stale(folder.path)
     return folder
@@ -83,7 +83,7 @@ def check_run(experiment: Experiment) -> None:
     elif name:
         check_name(name)
         if (folder := out_root(experiment) / name).exists():
-            raise RunError(taken(folder))
+            raise RunError(name_taken(folder))
 
 
 def resumable(experiment: Experiment, manifest: Savable | None) -> RunFolder:
@@ -96,7 +96,7 @@ def resumable(experiment: Experiment, manifest: Savable | None) -> RunFolder:
     root, name = out_root(experiment), experiment.runtime.run_name
     if not name:
         raise RunError(
-            f"runtime.resume needs runtime.run_name, the run's folder in {root}; {newest(root)}"
+            f"runtime.resume needs runtime.run_name, the run's folder in {root}; {newest_run(root)}"
         )
     folder, plain, path = RunFolder(root / name), to_plain(experiment), root / name
     facts = folder.read_json("run.json")
@@ -105,8 +105,8 @@ def resumable(experiment: Experiment, manifest: Savable | None) -> RunFolder:
             f"{path}: no run to resume; name one with runtime.run_name and its folder with "
             "runtime.out, or start anew with runtime.resume=false"
         )
-    before = digests_of(path, str(facts.get("experiment")))
-    if experiment_digest(experiment) not in before and not is_longer(path, plain, before):
+    before = known_digests(path, str(facts.get("experiment")))
+    if experiment_digest(experiment) not in before and not is_extension(path, plain, before):
         what = differences(path, plain) or "by another version of this software"
         raise RunError(
             f"{path}: a run with other settings ({what}); give "
@@ -136,7 +136,7 @@ def sole_server(
     early = experiment.runtime.resume and (first / "run.json").exists()
     path = first if early else (folder := open_run(experiment, manifest, identity)).path
     busy = "its run is still going on; let it end, or end it (on Flower: flwr stop), "
-    with held(path / SERVER, f"{path}: {busy}and then resume it"):
+    with locked(path / SERVER_LOCK, f"{path}: {busy}and then resume it"):
         yield open_run(experiment, manifest) if early else folder
 
 
@@ -149,10 +149,10 @@ def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
         found = [f"{key} {was!r}, now {now!r}" for key, was, now in differing(old, plain_config)]
     except (OSError, ForeignError, AttributeError, TypeError, ValueError):
         return "its config.yaml cannot be read"
-    return three_of(found)
+    return first_three(found)
 
 
-def digests_of(path: Path, noted: str) -> set[str]:
+def known_digests(path: Path, noted: str) -> set[str]:
     """Return what the settings of the folder `path` are known by.
 
     That is the digest that was noted when the run began, and the one of its config.yaml as this
@@ -168,7 +168,7 @@ def digests_of(path: Path, noted: str) -> set[str]:
     return {noted} if private else {noted, experiment_digest(stored)}
 
 
-def is_longer(path: Path, plain_config: Mapping[str, Any], digests: Collection[str]) -> bool:
+def is_extension(path: Path, plain_config: Mapping[str, Any], digests: Collection[str]) -> bool:
     """Say whether the settings are those of the folder `path` but for more rounds.
 
     digests: of the folder's settings. No round depends on how many come after it, so the numbers
@@ -188,7 +188,7 @@ def is_longer(path: Path, plain_config: Mapping[str, Any], digests: Collection[s
     return True
 
 
-def note_rounds(folder: RunFolder, plain_config: Mapping[str, Any]) -> None:
+def store_num_rounds(folder: RunFolder, plain_config: Mapping[str, Any]) -> None:
     """Write into config.yaml how many rounds the run has now, where it says otherwise."""
     wanted = plain_config["rounds"]["num_rounds"]
     if _rounds(folder.path) not in {None, wanted}:
@@ -197,7 +197,7 @@ def note_rounds(folder: RunFolder, plain_config: Mapping[str, Any]) -> None:
         folder.write("config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
-def warn_of_other_bits(path: Path, plain_config: Mapping[str, Any]) -> None:
+def warn_of_numeric_changes(path: Path, plain_config: Mapping[str, Any]) -> None:
     """Warn of settings that change the last bits of numbers."""
     old, new = yaml_file(path / "config.yaml").get("runtime", {}), plain_config["runtime"]
     for key in ("device", "threads", "precision"):

@@ -59,21 +59,21 @@ if TYPE_CHECKING:  # it imports torch
 
 Row = dict[str, Any]
 
-METRICS, SITES, TRAFFIC = "metrics.jsonl", "sites.jsonl", "traffic.csv"
-CHECKPOINT, CHANGES = "checkpoint.json", "changes.jsonl"
-TABLES = "tables"
+METRICS_FILE, SITES_FILE, TRAFFIC_FILE = "metrics.jsonl", "sites.jsonl", "traffic.csv"
+CHECKPOINT_FILE, CHANGES_FILE = "checkpoint.json", "changes.jsonl"
+CHANGED_TABLES = "tables"
 """Of a line of changes: the mappings of which it has only what changed."""
-NAME = re.compile(RUN_NAME)
-RESERVED = "models"
+RUN_NAME_PATTERN = re.compile(RUN_NAME)
+RESERVED_NAME = "models"
 """No run is called so: beside the runs' folders at a site, it holds the models that are kept."""
-OUT = "FEDAPP_OUT or runtime.out"
+OUT_SETTINGS = "FEDAPP_OUT or runtime.out"
 """What says where run folders are."""
-IDENTITY = "run.id"
+IDENTITY_FILE = "run.id"
 """Names the one run that a folder is of: 64 random hex digits, drawn when the run begins."""
-SERVER, COMPARISON = "server.lock", ".lock"
+SERVER_LOCK, COMPARISON_LOCK = "server.lock", ".lock"
 """File of a run's folder that its server holds locked; of a comparison's, that who carries it out
 does."""
-LOOK_S = 1.0
+LOCK_TIMEOUT_S = 1.0
 """Seconds for which they try to take it: `is_running` may look at it just now."""
 
 
@@ -147,11 +147,11 @@ class RunFolder:
             "started": started.isoformat(timespec="seconds"),
         }
         try:
-            folder.write(IDENTITY, identity or new_identity())
+            folder.write(IDENTITY_FILE, identity or new_identity())
             folder.write("config.yaml", _as_preset(plain_config))
             if manifest:
                 manifest.save(folder.path / "manifest.safetensors")
-            folder.write("run.json", pretty(facts))
+            folder.write("run.json", pretty_json(facts))
         except FedAppError:
             shutil.rmtree(folder.path, ignore_errors=True)
             raise
@@ -172,22 +172,22 @@ class RunFolder:
         """Note in run.json which split the sites hold, where the server itself does not know."""
         facts = self.read_json("run.json") or {}
         if facts.get("manifest") is None:
-            self.write("run.json", pretty({**facts, "manifest": digest}))
+            self.write("run.json", pretty_json({**facts, "manifest": digest}))
 
     def append_metrics(self, row: Row) -> None:
         """Add a round's row (it has "round"). NaN and infinity become null: JSON has neither.
 
         Raises StoreError where the disk refuses; the file then is as before.
         """
-        self._append(METRICS, row)
+        self._append(METRICS_FILE, row)
 
     def append_sites(self, row: Row) -> None:
         """Add a round's row of its sites (it has "round"), as `append_metrics` does."""
-        self._append(SITES, row)
+        self._append(SITES_FILE, row)
 
     def append_traffic(self, rows: Sequence[Sequence[int | str]]) -> None:
         """Add a round's rows of the ledger to traffic.csv. Raises StoreError as above."""
-        path = self.path / TRAFFIC
+        path = self.path / TRAFFIC_FILE
         begun = path.exists() and path.stat().st_size  # the disk may have refused the first rows
         head = () if begun else (COLUMNS,)
         lines = (",".join(map(str, row)) + "\n" for row in (*head, *rows))
@@ -198,11 +198,11 @@ class RunFolder:
 
         A line cut by a crash or damaged, and what follows, is left out.
         """
-        return self._rows(METRICS)
+        return self._rows(METRICS_FILE)
 
     def sites(self) -> list[Row]:
         """Return the rows of sites.jsonl likewise; none of a run by a version that had none."""
-        return self._rows(SITES)
+        return self._rows(SITES_FILE)
 
     def _append(self, name: str, row: Row) -> None:
         append_durable(self.path / name, _line(row).encode())
@@ -239,7 +239,7 @@ class RunFolder:
 
     def write_summary(self, summary: Row) -> None:
         """Write summary.json. NaN and infinity become null."""
-        self.write("summary.json", pretty(summary))
+        self.write("summary.json", pretty_json(summary))
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> int:
         """Write the state after a whole round; it has "round", the last row of the metrics.
@@ -249,8 +249,10 @@ class RunFolder:
         """
         assert "round" in state
         text = _compact(state)
-        self.write(CHECKPOINT, text)
-        (self.path / CHANGES).unlink(missing_ok=True)  # else: of rounds before it, not read again
+        self.write(CHECKPOINT_FILE, text)
+        (self.path / CHANGES_FILE).unlink(
+            missing_ok=True
+        )  # else: of rounds before it, not read again
         return len(text)
 
     def append_changes(self, state: Mapping[str, Any], tables: Sequence[str]) -> int:
@@ -259,8 +261,8 @@ class RunFolder:
         tables: those mappings, as keys with dots between. Returns bytes and raises StoreError as
         `save_checkpoint` does.
         """
-        line = _compact({**state, TABLES: tables}) + "\n"
-        append_durable(self.path / CHANGES, line.encode())
+        line = _compact({**state, CHANGED_TABLES: tables}) + "\n"
+        append_durable(self.path / CHANGES_FILE, line.encode())
         return len(line)
 
     def load_checkpoint(self) -> Row | None:
@@ -268,23 +270,23 @@ class RunFolder:
 
         A last line of changes that was cut is left out: its round did not end.
         """
-        path = self.path / CHANGES
+        path = self.path / CHANGES_FILE
         try:  # before the whole state, so that one written meanwhile takes the place of both
             lines = path.read_bytes().splitlines(keepends=True)
         except (FileNotFoundError, NotADirectoryError):
             lines = []
-        state = self.read_json(CHECKPOINT)
+        state = self.read_json(CHECKPOINT_FILE)
         if state is None:
             return None
         if not isinstance(state.get("round"), int):
-            raise RunError(damaged(self.path / CHECKPOINT, "has no round"))
+            raise RunError(damaged_file(self.path / CHECKPOINT_FILE, "has no round"))
         for line in (line for line in lines if line.endswith(b"\n")):
             try:
                 change = json_of(line)
                 if change["round"] > state["round"]:
-                    state = followed(state, change)
+                    state = apply_change(state, change)
             except (ValueError, LookupError, TypeError) as error:
-                raise RunError(damaged(path, str(error))) from error
+                raise RunError(damaged_file(path, str(error))) from error
         return state
 
     def drop_rows_after(self, last: int) -> None:
@@ -301,7 +303,11 @@ class RunFolder:
             first = line.partition(b",")[0]
             return first == COLUMNS[0].encode() or (first.isdigit() and int(first) <= last)
 
-        for name, stays in ((METRICS, of_json), (SITES, of_json), (TRAFFIC, of_traffic)):
+        for name, stays in (
+            (METRICS_FILE, of_json),
+            (SITES_FILE, of_json),
+            (TRAFFIC_FILE, of_traffic),
+        ):
             self._cut(name, stays)
 
     def write(self, name: str, text: str) -> None:
@@ -318,9 +324,9 @@ class RunFolder:
         except OSError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror}): make it so") from error
         except ValueError as error:
-            raise RunError(damaged(path, str(error))) from error
+            raise RunError(damaged_file(path, str(error))) from error
         if not isinstance(value, dict):
-            raise RunError(damaged(path, "is no JSON object"))
+            raise RunError(damaged_file(path, "is no JSON object"))
         return value
 
     def _cut(self, name: str, stays: Callable[[bytes], bool]) -> None:
@@ -345,14 +351,14 @@ def _as_preset(plain_config: Mapping[str, Any]) -> str:
     return text
 
 
-def followed(before: Row, change: Row) -> Row:
+def apply_change(before: Row, change: Row) -> Row:
     """Return the state after a line of changes (`RunFolder.append_changes`).
 
     Raises ValueError where the line is not of the next round.
     """
     if change["round"] != before["round"] + 1:
         raise ValueError(f"round {change['round']} does not follow on {before['round']}")
-    for table in change.pop(TABLES):
+    for table in change.pop(CHANGED_TABLES):
         *above, name = table.split(".")
         earlier, inside = before, change
         for key in above:
@@ -361,12 +367,12 @@ def followed(before: Row, change: Row) -> Row:
     return change
 
 
-def damaged(path: Path, what: str) -> str:
+def damaged_file(path: Path, what: str) -> str:
     """Say that a file is damaged, and what can be done."""
     return f"{path}: damaged ({what}): restore it from a copy, or start a new run"
 
 
-def pretty(value: Mapping[str, Any]) -> str:
+def pretty_json(value: Mapping[str, Any]) -> str:
     """Return the value as JSON for people."""
     return json.dumps(json_values(value), indent=2, allow_nan=False) + "\n"
 
@@ -414,12 +420,12 @@ def _field(text: str) -> int | float | str | None:
 
 def check_name(name: str, said: str = "runtime.run_name =") -> None:
     """Check a run's name, which its folder has everywhere; said: by what. Raises RunError."""
-    if not NAME.fullmatch(name):
+    if not RUN_NAME_PATTERN.fullmatch(name):
         raise RunError(
             f"{said} {name!r}: must be letters, digits, dot, dash and underscore, "
             "at most 120, the first a letter or digit"
         )
-    if name.casefold() == RESERVED:
+    if name.casefold() == RESERVED_NAME:
         raise RunError(
             f"{said} {name!r}: sites keep the models of all runs in a folder of that "
             "name: choose another"
@@ -434,7 +440,7 @@ def new_identity() -> str:
 def identity_of(folder: Path) -> str:
     """Return the identity of a folder's run; empty: it has none, as runs of earlier versions."""
     try:
-        return (folder / IDENTITY).read_text()
+        return (folder / IDENTITY_FILE).read_text()
     except (FileNotFoundError, NotADirectoryError):
         return ""
 
@@ -452,7 +458,7 @@ def folder_of(root: Path, name: str, identity: str) -> Path:
             tried += 1
             path = root / f"{name}~{tried}"
     except OSError as error:
-        raise refused(path, error, setting=f"{OUT}, or the node's store-path") from error
+        raise refused(path, error, setting=f"{OUT_SETTINGS}, or the node's store-path") from error
     return path
 
 
@@ -465,7 +471,7 @@ def _is_of(path: Path, identity: str) -> bool:
     part.mkdir(mode=0o700)  # it will hold models, which tell of the site's images
     try:
         if identity:
-            (part / IDENTITY).write_text(identity)
+            (part / IDENTITY_FILE).write_text(identity)
         part.rename(path)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)
@@ -495,12 +501,12 @@ def make_folder(root: Path, name: str, default: str) -> Path:
             return path
         except FileExistsError as error:
             if not root.is_dir():
-                raise refused(path, error, setting=OUT) from error
+                raise refused(path, error, setting=OUT_SETTINGS) from error
             if name:
-                raise RunError(taken(path)) from None
+                raise RunError(name_taken(path)) from None
             tried += 1
         except OSError as error:
-            raise refused(path, error, setting=OUT) from error
+            raise refused(path, error, setting=OUT_SETTINGS) from error
 
 
 def default_name(plain_config: Mapping[str, Any], started: datetime) -> str:
@@ -509,7 +515,7 @@ def default_name(plain_config: Mapping[str, Any], started: datetime) -> str:
     return f"{preset}-s{plain_config['seed']}-{started:%Y%m%d-%H%M%S}"
 
 
-def taken(path: Path) -> str:
+def name_taken(path: Path) -> str:
     """Say that a run has this folder, and what can be done."""
     return (
         f"{path}: there is such a run; choose another runtime.run_name, or continue it with "
@@ -517,7 +523,7 @@ def taken(path: Path) -> str:
     )
 
 
-def newest(root: Path) -> str:
+def newest_run(root: Path) -> str:
     """Name the run that was started last."""
     names = _by_age(root, "run.json")
     return f"the newest is {names[-1]}" if names else "there are none yet"
@@ -546,7 +552,7 @@ def find_run(named: str) -> Path:
         if found.is_dir():
             return found
     close = difflib.get_close_matches(named, run_names(root), n=1)
-    hint = f"did you mean '{close[0]}'?" if close else newest(root)
+    hint = f"did you mean '{close[0]}'?" if close else newest_run(root)
     raise RunError(f"'{named}': no such run in {root}, and no such folder; {hint}")
 
 
@@ -561,7 +567,7 @@ def _by_age(root: Path, *marks: str) -> list[str]:
 
 def is_running(folder: Path) -> bool:
     """Whether a process of this machine carries on the run, or the comparison, of a folder."""
-    return any(_held(folder / name) for name in (SERVER, COMPARISON))
+    return any(_held(folder / name) for name in (SERVER_LOCK, COMPARISON_LOCK))
 
 
 def _held(path: Path) -> bool:
@@ -579,7 +585,7 @@ def _held(path: Path) -> bool:
 
 
 @contextmanager
-def held(lock: Path, busy: str) -> Iterator[None]:
+def locked(lock: Path, busy: str) -> Iterator[None]:
     """Hold a file locked, in a folder that is made where it is not there.
 
     The kernel lets go of it when the process ends, however it ends. Raises RunError, which says
@@ -588,7 +594,7 @@ def held(lock: Path, busy: str) -> Iterator[None]:
     kept = FileLock(lock)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        kept.acquire(timeout=LOOK_S)
+        kept.acquire(timeout=LOCK_TIMEOUT_S)
     except Timeout as error:
         raise RunError(busy) from error
     except OSError as error:

@@ -24,7 +24,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedapp.core.errors import ConfigError
 from fedapp.core.untrusted_files import first_fault
 from fedapp.experiment.preset_files import Scalar
-from fedapp.experiment.run_folder import NAME
+from fedapp.experiment.run_folder import RUN_NAME_PATTERN
 from fedapp.protocol.messages import CLOSED
 
 SIGNED = "signed"
@@ -37,7 +37,7 @@ _HEX = Field(pattern="^[0-9a-f]{64}$")
 
 
 @dataclass(frozen=True)
-class Word:
+class RunStatement:
     """What is signed.
 
     run: its name. code: `codehash.code_digest`. settings: `settings_digest`. identity: of the
@@ -46,7 +46,7 @@ class Word:
 
     __pydantic_config__ = CLOSED
 
-    run: Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+    run: Annotated[str, Field(pattern=f"^{RUN_NAME_PATTERN.pattern}$")]
     code: Annotated[str, _HEX]
     settings: Annotated[str, _HEX]
     identity: Annotated[str, _HEX]
@@ -74,30 +74,30 @@ class Word:
         return time.time() > self.until
 
 
-_READER = TypeAdapter(Word)
+_READER = TypeAdapter(RunStatement)
 
 
 def settings_digest(said: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a run's settings as they are said, but for `runtime.resume`.
 
-    said: `config.settings_said`. A run that is taken up again is the same run.
+    said: `config.unchecked_settings`. A run that is taken up again is the same run.
     """
     counted = {key: value for key, value in said.items() if key != "runtime.resume"}
     return hashlib.sha256(json.dumps(counted, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def sign(word: Word, key: Ed25519PrivateKey) -> str:
+def sign(word: RunStatement, key: Ed25519PrivateKey) -> str:
     """Return a word and its signature as the text that travels."""
     text = _READER.dump_json(word)
     return f"{_packed(text)}.{_packed(key.sign(_PURPOSE + text))}"
 
 
-def read_word(token: Scalar) -> Word:
+def read_statement(token: Scalar) -> RunStatement:
     """Return the word of a text, whoever signed it. Raises ConfigError."""
     return _parsed(_parts(token)[0])
 
 
-def verified(token: Scalar, keys: Sequence[str]) -> tuple[Word, str]:
+def verify(token: Scalar, keys: Sequence[str]) -> tuple[RunStatement, str]:
     """Return the word of a text and the fingerprint of the key that signed it.
 
     keys: public keys as OpenSSH writes them. Raises ConfigError where none of them signed it.
@@ -166,7 +166,7 @@ def _parts(token: Scalar) -> tuple[bytes, bytes]:
     return text, signature
 
 
-def _parsed(text: bytes) -> Word:
+def _parsed(text: bytes) -> RunStatement:
     try:
         return _READER.validate_json(text, strict=True)
     except ValidationError as error:

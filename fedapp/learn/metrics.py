@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.evaluation.classification_metrics import counted
-from fedapp.evaluation.findings import read_alone
+from fedapp.evaluation.classification_metrics import confusion_of_answers
+from fedapp.evaluation.findings import flatten_findings
 from fedapp.learn.networks.base import Network
 from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of, pieces
 from fedapp.protocol.messages import Evaluation
@@ -64,11 +64,11 @@ def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
     # By NumPy: of the few images of a site, a call of torch costs more than what it does.
     answers, truth, classes = probabilities.numpy(), labels.numpy(), probabilities.shape[1]
     if labels.ndim == 2:
-        answers, truth, _, of = read_alone(answers, truth)
+        answers, truth, _, of = flatten_findings(answers, truth)
     predicted, confidence = answers.argmax(1), answers.max(1)
     if labels.ndim == 2:
         predicted, truth, classes = predicted + 2 * of, truth + 2 * of, 2 * classes
-    confusion = counted(predicted, truth, classes)
+    confusion = confusion_of_answers(predicted, truth, classes)
     bins = np.clip(np.ceil(confidence * np.float32(BINS)).astype(np.int64) - 1, 0, BINS - 1)
     right = np.bincount(bins[predicted == truth], minlength=BINS)
     return Evaluation(

@@ -10,22 +10,22 @@ import yaml
 
 from fedapp.core.formatting import percent
 from fedapp.core.names import markdown
-from fedapp.evaluation.confidence_intervals import FEW
+from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.model_selection import USED, Candidate
-from fedapp.models.conformal import COVERAGE, caution
+from fedapp.models.conformal import DEFAULT_COVERAGE, coverage_caution
 from fedapp.models.description import (
     DESCRIPTION,
     TENSORS,
+    AllSitesSummary,
     Description,
-    Measured,
+    MeasuredAccuracy,
     ModelPart,
-    Others,
     Recipe,
 )
 
 CARD = "README.md"
 
-SAID = {
+ANSWER_NAMES = {
     USED: "the answer that the site used",
     "own": "the site's own model",
     "common": "the server's model",
@@ -33,11 +33,11 @@ SAID = {
     "alone": "the model that the site trained alone, on its labelled images",
 }
 """What the answers of a site are called; also the networks that they are made of."""
-FEW_VAL = 50
+MIN_VALIDATION_IMAGES = 50
 """Validation images below which a choice among models is mostly luck."""
 
 
-def card(description: Description) -> str:
+def model_card(description: Description) -> str:
     """Return the card."""
     origin, recipe, results = description.origin, description.model, description.results
     method, classes = markdown(origin.method), ", ".join(map(markdown, recipe.classes))
@@ -45,7 +45,7 @@ def card(description: Description) -> str:
     blocks = [
         f"---\n{matter}---",
         f"# Model of site {markdown(origin.called)}",
-        f"**{joined(description)}**",
+        f"**{joining_verdict(description)}**",
         *(f"**Warning.** {light}" for light in description.lights),
         *([f"**Privacy.** {description.claim}"] if description.claim else []),
         f"A classifier of {len(recipe.classes)} {_what(recipe)}, trained by federated learning "
@@ -137,7 +137,7 @@ def _inputs(description: Description) -> str:
 
 def _part(part: ModelPart) -> str:
     mix = "" if part.class_mix is None else ", times the site's class mix"
-    return f"- {SAID[part.name]}{mix}: {percent(part.weight)} %"
+    return f"- {ANSWER_NAMES[part.name]}{mix}: {percent(part.weight)} %"
 
 
 def _why(description: Description) -> list[str]:
@@ -149,7 +149,7 @@ def _why(description: Description) -> list[str]:
     return [rule, "\n".join([head, *rows]), *filter(None, [preferred(choice.helped)])]
 
 
-def joined(description: Description) -> str:
+def joining_verdict(description: Description) -> str:
     """Say whether joining paid, by the site's test images, as far as they tell."""
     if (said := description.choice.verdict) is None:
         return "Whether joining paid was not asked: the run did not keep what it takes."
@@ -176,10 +176,10 @@ def _candidate(one: Candidate, description: Description) -> str:
     alone = ", trained alone" if one.alone and one.answer != "alone" else ""
     counts = (one.val_right, one.val_images), (one.test_right, one.test_images)
     val, test = (f"{right} / {images}" if images else "-" for right, images in counts)
-    return f"| {one.round} | {SAID[one.answer]}{alone}{kept} | {val} | {test} |"
+    return f"| {one.round} | {ANSWER_NAMES[one.answer]}{alone}{kept} | {val} | {test} |"
 
 
-def _row(name: str, found: Measured) -> str:
+def _row(name: str, found: MeasuredAccuracy) -> str:
     ends = found.ends if found.images else "-"
     worth = f"{percent(found.accuracy)} | {ends} | {percent(found.calibration_error)}"
     return f"| {name} | {found.right} / {found.images} | {worth} |"
@@ -192,7 +192,7 @@ def _exact(description: Description) -> str:
     return "These are the run's own numbers." if exact else f"Note: {note}."
 
 
-def _others(others: Others | None) -> list[str]:
+def _others(others: AllSitesSummary | None) -> list[str]:
     """Tell how the models of all sites do, where that is known."""
     if others is None:
         return ["How the models of the other sites do is not known here."]
@@ -229,13 +229,17 @@ def _limits(description: Description) -> list[str]:
             "Counts and intervals above are of findings read, each for itself; several of one "
             "image say less than as many of different ones, so the intervals are too narrow."
         )
-    if test.images < FEW:
+    if test.images < MIN_TEST_IMAGES:
         limits.insert(0, f"It was tested on {test.images} images only: that says next to nothing.")
-    if 0 < val.images < FEW_VAL:
+    if 0 < val.images < MIN_VALIDATION_IMAGES:
         limits.append(f"It was chosen by {val.images} validation images: another day, another one.")
-    note = "" if description.model.finds else caution(description.calibration, COVERAGE)
+    note = (
+        ""
+        if description.model.finds
+        else coverage_caution(description.calibration, DEFAULT_COVERAGE)
+    )
     if note:
-        limits.append(f"Prediction sets of a coverage of {COVERAGE:g}: {note}.")
+        limits.append(f"Prediction sets of a coverage of {DEFAULT_COVERAGE:g}: {note}.")
     if len(description.model.parts) > 1:
         limits.append("The weights of its networks come from the validation images.")
     if any(part.class_mix is not None for part in description.model.parts):

@@ -21,12 +21,12 @@ Sets = Literal["lac", "aps"]
 set may be empty. aps: adaptive prediction sets (Romano, Sesia, Candes 2020). Larger where the model
 is unsure, never empty."""
 
-COVERAGE: Final = 0.9
+DEFAULT_COVERAGE: Final = 0.9
 """Share of sets that are to hold the right class, where nobody says another."""
-WEAK: Final = 50
+MIN_CALIBRATION_IMAGES: Final = 50
 """Calibration images below which the coverage may be far off: that of sets asked for 90 % from 50
 images lies between 81 and 97 % in 19 of 20 draws of those images (a beta distribution's)."""
-DIGITS: Final = 6
+SCORE_DECIMALS: Final = 6
 """Decimals of a score that is kept."""
 
 _Scores = tuple[Annotated[float, Field(ge=0, le=1)], ...]
@@ -36,8 +36,8 @@ _Scores = tuple[Annotated[float, Field(ge=0, le=1)], ...]
 class Calibration:
     """Scores of the right classes of a site's validation images, ascending; 0: nothing better.
 
-    They are rounded up to `DIGITS` decimals, which can only enlarge a set. Without any nothing is
-    known, and sets hold all classes.
+    They are rounded up to `SCORE_DECIMALS` decimals, which can only enlarge a set. Without any
+    score nothing is known, and every set holds all classes.
     """
 
     lac: _Scores = ()
@@ -55,11 +55,11 @@ class Calibration:
         return len(self.lac)
 
     def threshold(self, sets: Sets, coverage: float) -> float:
-        """Return the highest score of a class in a set: `quantile` of the scores."""
-        return quantile(self.aps if sets == "aps" else self.lac, coverage)
+        """Return the highest score of a class in a set: `conformal_quantile` of the scores."""
+        return conformal_quantile(self.aps if sets == "aps" else self.lac, coverage)
 
 
-def calibrated(probabilities: Tensor, labels: Tensor) -> Calibration:
+def calibrate(probabilities: Tensor, labels: Tensor) -> Calibration:
     """Score the right classes of labelled images that the model did not learn from.
 
     Images that have also chosen between models, or weighed the networks of one, are not quite as
@@ -69,13 +69,13 @@ def calibrated(probabilities: Tensor, labels: Tensor) -> Calibration:
     """
     kept = {}
     for sets in ("lac", "aps"):
-        own = scores(probabilities, sets).gather(1, labels[:, None])[:, 0]
-        up = (own * 10**DIGITS).ceil() / 10**DIGITS
+        own = class_scores(probabilities, sets).gather(1, labels[:, None])[:, 0]
+        up = (own * 10**SCORE_DECIMALS).ceil() / 10**SCORE_DECIMALS
         kept[sets] = tuple(up.clamp(0, 1).sort().values.tolist())
     return Calibration(**kept)
 
 
-def scores(probabilities: Tensor, sets: Sets) -> Tensor:
+def class_scores(probabilities: Tensor, sets: Sets) -> Tensor:
     """Return how odd each class would be as the right one, float64 [n, C], in [0, 1].
 
     probabilities: [n, C], rows sum to 1. lac: 1 - p_c. aps: the sum of the probabilities of all
@@ -92,7 +92,7 @@ def scores(probabilities: Tensor, sets: Sets) -> Tensor:
     return torch.empty_like(ahead).scatter_(1, order, ahead)
 
 
-def quantile(ascending: tuple[float, ...], coverage: float) -> float:
+def conformal_quantile(ascending: tuple[float, ...], coverage: float) -> float:
     """Return the ceil((n + 1) coverage)-th smallest of n scores, which covers a new one.
 
     coverage: in (0, 1). Infinity where n is too small for it (n < coverage / (1 - coverage)).
@@ -110,10 +110,10 @@ def prediction_sets(
     probabilities: [n, C], rows sum to 1. coverage: in (0, 1), the least share of sets that are to
     hold the right class.
     """
-    return scores(probabilities, sets) <= calibration.threshold(sets, coverage)
+    return class_scores(probabilities, sets) <= calibration.threshold(sets, coverage)
 
 
-def caution(calibration: Calibration, coverage: float) -> str:
+def coverage_caution(calibration: Calibration, coverage: float) -> str:
     """Return what a person must know of sets of this coverage, one sentence; empty: nothing."""
     images = calibration.images
     if not images:
@@ -123,6 +123,6 @@ def caution(calibration: Calibration, coverage: float) -> str:
             f"{images} calibration images are too few for a coverage of {coverage:g}: every set "
             "holds all classes"
         )
-    if images < WEAK:
+    if images < MIN_CALIBRATION_IMAGES:
         return f"weak: {images} calibration images only, so the coverage may be far from the asked"
     return ""

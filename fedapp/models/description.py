@@ -18,7 +18,7 @@ from fedapp.core.formatting import percent
 from fedapp.core.names import SITE_NAME, class_name, plain
 from fedapp.core.settings import CLOSED, window_ends
 from fedapp.core.untrusted_files import first_fault, json_of
-from fedapp.evaluation.confidence_intervals import weights, wider, wilson
+from fedapp.evaluation.confidence_intervals import bootstrap_weights, widened_interval, wilson
 from fedapp.evaluation.model_selection import Candidate
 from fedapp.evaluation.verdict import Verdict
 from fedapp.learn.linear_head import Form
@@ -28,10 +28,10 @@ from fedapp.learn.prototypes import Distance
 from fedapp.models.conformal import Calibration
 from fedapp.protocol.messages import Evaluation
 
-FORMAT: Final = 1
+FORMAT_VERSION: Final = 1
 """Version of model.json."""
 DESCRIPTION = "model.json"
-BODY = "encoder"
+ENCODER_STEM = "encoder"
 """How the files beside it are called that the network cannot be built without."""
 TENSORS = "model.safetensors"
 
@@ -137,7 +137,7 @@ class Origin:
 
 
 @dataclass(frozen=True, config=CLOSED)
-class Measured:
+class MeasuredAccuracy:
     """Right answers to a site's labelled images, with Wilson's 95 % interval.
 
     accuracy: None without images. calibration_error: the expected one (Guo et al. 2017), in [0, 1].
@@ -168,8 +168,8 @@ class Measured:
 
     def by_patient(self, right: NDArray[np.bool_], patients: NDArray[np.int64]) -> Self:
         """Return it with the interval by patient. right, patients: of each image, [n], n >= 1."""
-        drawn = weights(len(right), "own page", groups=patients)
-        ends = wider(self.interval, drawn @ right / drawn.sum(1))
+        drawn = bootstrap_weights(len(right), "own page", groups=patients)
+        ends = widened_interval(self.interval, drawn @ right / drawn.sum(1))
         return replace(self, interval=ends, patients=len(np.unique(patients)))
 
 
@@ -183,12 +183,12 @@ class Results:
 
     exact: bool | None
     note: str
-    val: Measured
-    test: Measured
+    val: MeasuredAccuracy
+    test: MeasuredAccuracy
 
 
 @dataclass(frozen=True, config=CLOSED)
-class Chosen:
+class ModelChoice:
     """Why it is this model, of all that the site could have kept.
 
     The rule is in `fedapp.evaluation.model_selection`.
@@ -207,7 +207,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, config=CLOSED)
-class Group:
+class LabelShareGroup:
     """Sites of one share of labels: right answers of all their models to their own test images."""
 
     labels: str
@@ -217,14 +217,14 @@ class Group:
 
 
 @dataclass(frozen=True, config=CLOSED)
-class Others:
+class AllSitesSummary:
     """The models of all sites of a run: known where they were simulated, not at a real site.
 
     compared: sites that have a model trained alone too, and test images. harmed: those of them
     whose kept model has fewer of these right than that one.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[LabelShareGroup, ...]
     compared: _Count
     harmed: _Count
 
@@ -242,9 +242,9 @@ class Description:
     model: Recipe
     origin: Origin
     results: Results
-    choice: Chosen
+    choice: ModelChoice
     calibration: Calibration = field(default_factory=Calibration)
-    others: Others | None = None
+    others: AllSitesSummary | None = None
     lights: tuple[str, ...] = ()
     claim: str = ""
 
@@ -266,16 +266,16 @@ def read_description(folder: Path) -> Description:
             "holds one; `fedapp site` names them"
         ) from error
     except ValueError as error:
-        raise damaged(path, "not JSON") from error
+        raise damaged_model(path, "not JSON") from error
     found = plain.get("format") if isinstance(plain, Mapping) else None
-    if found != FORMAT:
-        raise damaged(path, f"format is {found!r}, must be {FORMAT}")
+    if found != FORMAT_VERSION:
+        raise damaged_model(path, f"format is {found!r}, must be {FORMAT_VERSION}")
     try:
         return TypeAdapter(Description).validate_json(text)
     except ValidationError as error:
-        raise damaged(path, first_fault(error)) from error
+        raise damaged_model(path, first_fault(error)) from error
 
 
-def damaged(path: Path, why: str) -> RunError:
+def damaged_model(path: Path, why: str) -> RunError:
     """Return the error of a model's file that is not as it was written."""
     return RunError(f"{path}: damaged ({one_line(why, 300)}): copy the model's folder again, whole")

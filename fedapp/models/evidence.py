@@ -16,15 +16,19 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedapp.core.disk import write_atomic
-from fedapp.evaluation.findings import both
+from fedapp.evaluation.findings import two_class_names
 from fedapp.evaluation.model_selection import Candidate, Choice
-from fedapp.evaluation.reliability_warnings import drifted, unlike, warnings_about
+from fedapp.evaluation.reliability_warnings import (
+    drift_warnings,
+    label_mix_warnings,
+    warnings_about,
+)
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.params import to_bytes
 from fedapp.models.description import Description
 
-ENDING: Final = ".evidence.safetensors"
-SHOWN: Final = 8
+EVIDENCE_SUFFIX: Final = ".evidence.safetensors"
+MAX_MISTAKES: Final = 8
 """Mistakes whose images are kept."""
 
 Kind = Literal["joined", "alone", "kept"]
@@ -74,7 +78,7 @@ class Evidence:
     def with_mistakes(self, inputs: Tensor) -> Self:
         """Return it with the kept model's surest mistakes. inputs: the test images, [n, ...]."""
         sure, wrong = surest_wrong(self.answers["kept"], self.labels)
-        first = wrong[sure[wrong].argsort(descending=True, stable=True)][:SHOWN]
+        first = wrong[sure[wrong].argsort(descending=True, stable=True)][:MAX_MISTAKES]
         return replace(self, mistakes=first, images=inputs[first.to(inputs.device)].cpu())
 
 
@@ -91,9 +95,9 @@ def surest_wrong(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return sure, wrong.any(1).nonzero()[:, 0]
 
 
-def beside(folder: Path) -> Path:
+def evidence_path(folder: Path) -> Path:
     """Return where the evidence of the model in a folder lies."""
-    return folder.with_name(folder.name + ENDING)
+    return folder.with_name(folder.name + EVIDENCE_SUFFIX)
 
 
 def write_evidence(folder: Path, evidence: Evidence) -> None:
@@ -104,7 +108,7 @@ def write_evidence(folder: Path, evidence: Evidence) -> None:
         **{f"answers.{kind}": answers for kind, answers in evidence.answers.items()},
         **{f"rounds.{kind}": torch.tensor(when) for kind, when in evidence.rounds.items()},
     }  # fmt: skip
-    write_atomic(beside(folder), to_bytes(tensors), durable=False)
+    write_atomic(evidence_path(folder), to_bytes(tensors), durable=False)
 
 
 def read_evidence(folder: Path) -> Evidence | None:
@@ -113,7 +117,7 @@ def read_evidence(folder: Path) -> Evidence | None:
     It can be made anew by a run alone; without it all else works.
     """
     try:
-        found = load(beside(folder).read_bytes())
+        found = load(evidence_path(folder).read_bytes())
         kinds: tuple[Kind, ...] = ("joined", "alone", "kept")
         there = [kind for kind in kinds if f"answers.{kind}" in found]
         evidence = Evidence(
@@ -138,7 +142,7 @@ def _when(pair: Tensor) -> tuple[int, int]:
     return number, place
 
 
-def warnings_of(made: Description, evidence: Evidence, choice: Choice) -> tuple[str, ...]:
+def model_warnings(made: Description, evidence: Evidence, choice: Choice) -> tuple[str, ...]:
     """Return the warnings about the kept model, from what it said of the site's test images."""
     classes, labels = made.model.classes, evidence.labels
     if (answers := evidence.answers.get("kept")) is None:  # it was lost: what was seen stands
@@ -146,10 +150,14 @@ def warnings_of(made: Description, evidence: Evidence, choice: Choice) -> tuple[
     found = warnings_about(
         evaluation(answers, labels),
         made.origin.labelled,
-        both(classes) if made.model.finds else classes,
+        two_class_names(classes) if made.model.finds else classes,
     )
     if made.model.finds:
-        return (*found, *drifted(choice.candidates))
+        return (*found, *drift_warnings(choice.candidates))
     said = torch.bincount(answers.argmax(1), minlength=len(classes)).tolist()
-    mixes = unlike(evidence.learned.tolist(), said, "test images") if made.origin.labelled else []
-    return (*found, *mixes, *drifted(choice.candidates))
+    mixes = (
+        label_mix_warnings(evidence.learned.tolist(), said, "test images")
+        if made.origin.labelled
+        else []
+    )
+    return (*found, *mixes, *drift_warnings(choice.candidates))

@@ -11,19 +11,19 @@ from fedapp.core.errors import RunError
 from fedapp.evaluation.model_selection import Choice
 from fedapp.learn.metrics import LABEL_GROUPS, label_group
 from fedapp.learn.params import digest_of
-from fedapp.models.card import CARD, card
+from fedapp.models.card import CARD, model_card
 from fedapp.models.description import (
-    BODY,
     DESCRIPTION,
+    ENCODER_STEM,
     TENSORS,
+    AllSitesSummary,
     Description,
-    Group,
-    Others,
-    damaged,
+    LabelShareGroup,
+    damaged_model,
     read_description,
 )
 
-NEXT = f"{TENSORS}.next"
+PENDING_TENSORS = f"{TENSORS}.next"
 """New tensors, from when they are written until the description that names them is."""
 
 
@@ -37,26 +37,26 @@ def write_model(
 
     files: that the network cannot be built without; the folder gets them too.
 
-    Killed anywhere, it leaves the old model or the new one, as `read_whole` finds it: the
+    Killed anywhere, it leaves the old model or the new one, as `read_consistent` finds it: the
     description alone says which tensors count.
     """
     if blob is not None:
         remove_stale(folder)
         _settle(folder)
-        lay_beside(folder, files)
-        write_atomic(folder / NEXT, blob, durable=True)
+        add_network_files(folder, files)
+        write_atomic(folder / PENDING_TENSORS, blob, durable=True)
     write_atomic(folder / DESCRIPTION, description.to_json().encode(), durable=blob is not None)
     _settle(folder)
-    write_atomic(folder / CARD, card(description).encode(), durable=False)
+    write_atomic(folder / CARD, model_card(description).encode(), durable=False)
 
 
-def lay_beside(folder: Path, files: Sequence[str]) -> None:
+def add_network_files(folder: Path, files: Sequence[str]) -> None:
     """Give a folder the files that a network cannot be built without. Raises StoreError.
 
     They are many MB and equal for all sites: on one disk they are links.
     """
     for source in (Path(file).expanduser().resolve() for file in files):
-        target = folder / f"{BODY}{source.suffix}"
+        target = folder / f"{ENCODER_STEM}{source.suffix}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if target.exists() and cmp(source, target):
@@ -70,7 +70,7 @@ def lay_beside(folder: Path, files: Sequence[str]) -> None:
             raise refused(target, error) from error
 
 
-def read_whole(folder: Path) -> tuple[Description, bytes]:
+def read_consistent(folder: Path) -> tuple[Description, bytes]:
     """Return a model's description and its tensors, which may be replaced meanwhile.
 
     Raises RunError where there is no model, or it is damaged.
@@ -78,7 +78,7 @@ def read_whole(folder: Path) -> tuple[Description, bytes]:
     why = other = f"its SHA-256 is not the one in {DESCRIPTION}"
     for _ in range(3):  # between one file and the other a run may have kept a better model
         description = read_description(folder)
-        for name in (NEXT, TENSORS):
+        for name in (PENDING_TENSORS, TENSORS):
             try:
                 blob = (folder / name).read_bytes()
             except OSError as error:
@@ -87,12 +87,12 @@ def read_whole(folder: Path) -> tuple[Description, bytes]:
             if digest_of(blob) == description.model.sha256:
                 return description, blob
             why = other
-    raise damaged(folder / TENSORS, why)
+    raise damaged_model(folder / TENSORS, why)
 
 
 def _settle(folder: Path) -> None:
     """Give new tensors their name, where the description is of them."""
-    path = folder / NEXT
+    path = folder / PENDING_TENSORS
     try:
         if digest_of(path.read_bytes()) == read_description(folder).model.sha256:
             path.replace(folder / TENSORS)
@@ -107,18 +107,18 @@ def model_folders(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.glob(f"*/{DESCRIPTION}"))
 
 
-def tell_of_others(root: Path) -> None:
+def write_all_sites_summaries(root: Path) -> None:
     """Write into each model's folder in `root` what the models of all sites are worth.
 
     Raises RunError where one of them is damaged, StoreError.
     """
     found = {folder: read_description(folder) for folder in model_folders(root)}
-    others = together(list(found.values()))
+    others = summarise_sites(list(found.values()))
     for folder, description in found.items():
         write_model(folder, replace(description, others=others))
 
 
-def together(models: Sequence[Description]) -> Others:
+def summarise_sites(models: Sequence[Description]) -> AllSitesSummary:
     """Return what the models of all sites of a run are worth on their own test images."""
     groups: list[list[Description]] = [[] for _ in LABEL_GROUPS]
     compared = harmed = 0
@@ -131,9 +131,9 @@ def together(models: Sequence[Description]) -> Others:
         if alone and alone.test_images and not all(c.alone for c in choice.candidates):
             compared += 1
             harmed += one.results.test.right < alone.test_right
-    return Others(
+    return AllSitesSummary(
         groups=tuple(
-            Group(
+            LabelShareGroup(
                 labels,
                 len(group),
                 sum(one.results.test.right for one in group),

@@ -13,10 +13,10 @@ from fedapp.data.own.listing import LABELLED
 from fedapp.data.own.table import rows
 from fedapp.data.own.vectors import READERS, read_rows, vectors_file
 
-COLUMN, LABEL = "path", "label"
+PATH_COLUMN, LABEL_COLUMN = "path", "label"
 
 
-class Listed(NamedTuple):
+class ListedInput(NamedTuple):
     """An image: its name as written in the answers, its file, its label; empty: none is known.
 
     row: of a vector, its place in the file, by ids; then the name is its id. None: an image.
@@ -28,7 +28,7 @@ class Listed(NamedTuple):
     row: int | None = None
 
 
-def list_several(sources: Sequence[Path]) -> list[Listed]:
+def list_several(sources: Sequence[Path]) -> list[ListedInput]:
     """Return the inputs of all sources, each as `list_images` takes it, in their order.
 
     Of several, names begin with the source as it is written, so that they differ. Raises DataError
@@ -47,7 +47,7 @@ def list_several(sources: Sequence[Path]) -> list[Listed]:
     ]
 
 
-def list_images(source: Path) -> list[Listed]:
+def list_images(source: Path) -> list[ListedInput]:
     """Return every image, at least one.
 
     source: an image, named as it is written here; or a folder, whose images are found in folders
@@ -59,13 +59,16 @@ def list_images(source: Path) -> list[Listed]:
     """
     if vectors := vectors_file(source):
         read = read_rows(vectors)
-        return [Listed(name, vectors, read.text(LABEL, i), i) for i, name in enumerate(read.ids)]
+        return [
+            ListedInput(name, vectors, read.text(LABEL_COLUMN, i), i)
+            for i, name in enumerate(read.ids)
+        ]
     if source.suffix.lower() == ".csv" and source.is_file():
         found = _of_table(source)
     elif source.is_dir():
         found = _of_folder(source)
     elif source.is_file() and is_image(source):
-        found = [Listed(_written(str(source), source.parent), source)]
+        found = [ListedInput(_written(str(source), source.parent), source)]
     elif source.is_file():
         raise DataError(
             f"{source}: no image ({KINDS}), no folder, no CSV file (.csv) and no vectors "
@@ -76,12 +79,12 @@ def list_images(source: Path) -> list[Listed]:
     if not found:
         raise DataError(
             f"{source}: no images: name a folder of images as {KINDS}, or a CSV "
-            f"file with their paths in a column {COLUMN}"
+            f"file with their paths in a column {PATH_COLUMN}"
         )
     return found
 
 
-def _of_folder(folder: Path) -> list[Listed]:
+def _of_folder(folder: Path) -> list[ListedInput]:
     names = []
     for place, inner, files in os.walk(folder, onerror=_refused):
         inner[:] = [name for name in inner if not passed_over(name)]
@@ -91,7 +94,8 @@ def _of_folder(folder: Path) -> list[Listed]:
             if not passed_over(name) and is_image(Path(place) / name)
         ]
     return [
-        Listed(_written(name, folder), folder / name, _class_of(name)) for name in sorted(names)
+        ListedInput(_written(name, folder), folder / name, _class_of(name))
+        for name in sorted(names)
     ]
 
 
@@ -110,16 +114,16 @@ def _class_of(name: str) -> str:
     return composed(parts[1]) if len(parts) == 3 and parts[0] == LABELLED else ""
 
 
-def _of_table(table: Path) -> list[Listed]:
+def _of_table(table: Path) -> list[ListedInput]:
     """Return the images that a CSV file names, by the reader of a site's own tables.
 
     A file that is not there is one image that cannot be used, and no reason to refuse the others.
     """
     faults: list[Fault] = []
     found = [
-        Listed(row[COLUMN], table.parent / row[COLUMN], row.get(LABEL, ""))
-        for _, row in rows(table, _columns, faults, f"{COLUMN},{LABEL}")
-        if row[COLUMN]
+        ListedInput(row[PATH_COLUMN], table.parent / row[PATH_COLUMN], row.get(LABEL_COLUMN, ""))
+        for _, row in rows(table, _columns, faults, f"{PATH_COLUMN},{LABEL_COLUMN}")
+        if row[PATH_COLUMN]
     ]
     if faults:
         raise DataError(one_line(table.parent / str(faults[0])))
@@ -131,8 +135,8 @@ def _of_table(table: Path) -> list[Listed]:
 def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
     """Return the columns that the first line names; others than these two are passed over."""
     header = [field.lower() for field in fields]
-    if COLUMN not in header:
-        what = f"no column {COLUMN!r} in its first line"
+    if PATH_COLUMN not in header:
+        what = f"no column {PATH_COLUMN!r} in its first line"
         return Fault(Kind.LAYOUT, where, what, "name the one that holds the images' paths so")
     return header
 

@@ -20,28 +20,28 @@ from fedapp.learn.networks import NetworkSettings
 from fedapp.learn.params import digest_of
 from fedapp.learn.predictors import Predictor
 from fedapp.methods.base import SiteContext
-from fedapp.models.conformal import Calibration, calibrated
+from fedapp.models.conformal import Calibration, calibrate
 from fedapp.models.description import (
-    BODY,
-    FORMAT,
-    Chosen,
+    ENCODER_STEM,
+    FORMAT_VERSION,
     Description,
-    Measured,
+    MeasuredAccuracy,
+    ModelChoice,
     Origin,
     Precision,
     Recipe,
     Results,
 )
-from fedapp.models.model import SiteModel, in_parts
+from fedapp.models.model import SiteModel, pack_networks
 from fedapp.protocol.messages import Evaluation, SiteFacts
 
-INEXACT = (
+INEXACT_NOTE = (
     "it does not answer as the run measured: the run did not keep what it measured, or this "
     "machine computes other bits; val and test are of this model"
 )
 
 
-class Made(NamedTuple):
+class BuiltModel(NamedTuple):
     """A model for use. tested: what it says of the site's test images, float32 [n, C]."""
 
     description: Description
@@ -50,7 +50,7 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Maker:
+class ModelMaker:
     """Makes models of one site of a run. are_images: whether its inputs are."""
 
     run: str
@@ -64,8 +64,8 @@ class Maker:
         networks: Mapping[str, Predictor],
         reported: Mapping[str, Evaluation],
         number: int,
-        choice: Chosen,
-    ) -> Made:
+        choice: ModelChoice,
+    ) -> BuiltModel:
         """Return the model that these networks are: described, as bytes, and what it says.
 
         reported: what the run measured of it, by part. number: the round after which it was taken.
@@ -74,11 +74,13 @@ class Maker:
         model, blob = self._model(site, networks)
         answers = _answers(model, site)
         results = _results(answers, reported, site.data)
-        calibration = Calibration() if site.data.finds else calibrated(*answers["val"])
+        calibration = Calibration() if site.data.finds else calibrate(*answers["val"])
         origin = self.origin(number)
-        claim = claimed(self.experiment.privacy)
-        made = Description(FORMAT, model.recipe, origin, results, choice, calibration, claim=claim)
-        return Made(made, blob, answers["test"][0])
+        claim = privacy_note(self.experiment.privacy)
+        made = Description(
+            FORMAT_VERSION, model.recipe, origin, results, choice, calibration, claim=claim
+        )
+        return BuiltModel(made, blob, answers["test"][0])
 
     def tested(self, site: SiteContext, networks: Mapping[str, Predictor]) -> Tensor:
         """Return what these networks say of the site's test images, float32 [n, C]."""
@@ -87,7 +89,7 @@ class Maker:
     def _model(
         self, site: SiteContext, networks: Mapping[str, Predictor]
     ) -> tuple[SiteModel, bytes]:
-        blob, parts = in_parts(networks)
+        blob, parts = pack_networks(networks)
         recipe = Recipe(
             network=_network(self.experiment.model),
             classes=self.facts.classes,
@@ -124,7 +126,7 @@ class Maker:
         )
 
 
-def claimed(privacy: PrivacySettings) -> str:
+def privacy_note(privacy: PrivacySettings) -> str:
     """Return what the epsilon of a run says of a model that a site keeps; empty: there is none."""
     if not privacy.epsilon:
         return ""
@@ -160,14 +162,14 @@ def _results(
     if exact is not False and "val" in reported:
         # These images decide a mixture's weights; the run measured it on halves of them in turn.
         found["val"] = reported["val"]
-    val, test = Measured.of(found["val"]), tested(answers["test"][0], data)
-    return Results(exact, INEXACT if exact is False else "", val, test)
+    val, test = MeasuredAccuracy.of(found["val"]), measure_test_answers(answers["test"][0], data)
+    return Results(exact, INEXACT_NOTE if exact is False else "", val, test)
 
 
-def tested(answers: Tensor, data: SiteData) -> Measured:
+def measure_test_answers(answers: Tensor, data: SiteData) -> MeasuredAccuracy:
     """Return what answers [n, C] to a site's test images are worth, by patient where known."""
     labels, groups = data.test_labels.cpu(), data.test_groups
-    found = Measured.of(evaluation(answers, labels))
+    found = MeasuredAccuracy.of(evaluation(answers, labels))
     if groups is None or not found.images or data.finds:
         return found
     return found.by_patient((answers.argmax(1) == labels).numpy(), groups.numpy())
@@ -180,7 +182,7 @@ def _name_of(precision: torch.dtype) -> Precision:
 def _network(settings: NetworkSettings) -> dict[str, bool | int | float | str]:
     """Return a network's name and settings; of what is of this machine alone, what lies beside."""
     fields = asdict(settings)  # type: ignore[call-overload]
-    beside = f"{BODY}{Path(settings.files[0]).suffix}" if settings.files else ""
+    beside = f"{ENCODER_STEM}{Path(settings.files[0]).suffix}" if settings.files else ""
     return {
         "name": settings.name,
         **{key: beside if f"model.{key}" in MACHINE_KEYS else of for key, of in fields.items()},

@@ -18,9 +18,9 @@ from fedapp.models.description import (
     Description,
     ModelPart,
     Recipe,
-    damaged,
+    damaged_model,
 )
-from fedapp.models.folder import read_whole
+from fedapp.models.folder import read_consistent
 
 
 class SiteModel:
@@ -71,7 +71,7 @@ def _empty(part: ModelPart, finds: bool) -> Predictor:
     return Predictor({}, part.weight, mix, part.distance, part.form)
 
 
-def model_in(folder: Path, recipe: Recipe, blob: bytes, device: torch.device) -> SiteModel:
+def build_site_model(folder: Path, recipe: Recipe, blob: bytes, device: torch.device) -> SiteModel:
     """Return a model of a folder, given what was read of it; raises as `SiteModel`."""
     name = Path(str(recipe.network.get("weights", ""))).name
     return SiteModel(recipe, blob, device, str(folder / name) if name else "")
@@ -79,16 +79,16 @@ def model_in(folder: Path, recipe: Recipe, blob: bytes, device: torch.device) ->
 
 def load_model(folder: Path, device: torch.device) -> tuple[SiteModel, Description]:
     """Read a model's folder. Raises RunError where there is no model, or it is not whole."""
-    description, blob = read_whole(folder)
+    description, blob = read_consistent(folder)
     try:
-        return model_in(folder, description.model, blob, device), description
+        return build_site_model(folder, description.model, blob, device), description
     except ConfigError as error:
         raise RunError(f"{folder / DESCRIPTION}: model.network: {error}") from error
     except ProtocolError as error:
-        raise damaged(folder / TENSORS, str(error)) from error
+        raise damaged_model(folder / TENSORS, str(error)) from error
 
 
-def in_parts(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[ModelPart, ...]]:
+def pack_networks(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[ModelPart, ...]]:
     """Return the bytes of a model's file of tensors, and what they are.
 
     A network alone keeps the names of its tensors; of several, they begin with the network's name.

@@ -17,27 +17,27 @@ from fedapp.data.own.vectors import read_rows
 from fedapp.data.window import DepthError
 from fedapp.learn.predictors import combined
 from fedapp.learn.uncertainty import at_once, decomposed, dropout_sample, features_of
-from fedapp.models.conformal import COVERAGE, Calibration, Sets, prediction_sets
+from fedapp.models.conformal import DEFAULT_COVERAGE, Calibration, Sets, prediction_sets
 from fedapp.models.description import Recipe
-from fedapp.models.listing import Listed
+from fedapp.models.listing import ListedInput
 from fedapp.models.model import SiteModel
 
 COLUMNS = (
     "file", "class", "probability", "entropy", "mutual_information", "set", "abstain",
 )  # fmt: skip
-PASSES = 20
+DROPOUT_PASSES = 20
 """Dropout samples of a network for one image."""
-BETWEEN = "|"
+SET_SEPARATOR = "|"
 """Stands between the classes of a set; in a class's own name it is written as in `set_cell`."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictionOptions:
     """What to predict with. coverage: in (0, 1), of the sets. passes: dropout samples, >= 1."""
 
-    coverage: float = COVERAGE
+    coverage: float = DEFAULT_COVERAGE
     sets: Sets = "lac"
-    passes: int = PASSES
+    passes: int = DROPOUT_PASSES
 
     def __post_init__(self) -> None:
         if not 0 < self.coverage < 1:
@@ -50,12 +50,12 @@ class Asked:
 class Prediction:
     """What a model says of an image.
 
-    label: its most probable class, with which probability in [0, 1]. entropy, mutual_information:
-    nats (`study`). lead: its probability less that of the second class, in [0, 1]. inside: the
-    classes of its prediction set.
+    label: its most probable class; probability: of that class, in [0, 1]. entropy,
+    mutual_information: in nats (`answer_batch`). lead: that probability less the one of the second
+    class, in [0, 1]. inside: the classes of its prediction set.
     """
 
-    image: Listed
+    image: ListedInput
     label: str
     probability: float
     entropy: float
@@ -70,25 +70,30 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadableImage:
     """An image that cannot be used, and why, in one line."""
 
-    image: Listed
+    image: ListedInput
     why: str
 
 
 def predictions(
-    model: SiteModel, calibration: Calibration, images: Sequence[Listed], asked: Asked
-) -> Iterator[list[Prediction | Unread]]:
+    model: SiteModel,
+    calibration: Calibration,
+    images: Sequence[ListedInput],
+    asked: PredictionOptions,
+) -> Iterator[list[Prediction | UnreadableImage]]:
     """Yield the answers to images, batch by batch and in their order.
 
     Raises DataError where the model takes no images.
     """
     classes = model.recipe.classes
     for number, batch in enumerate(batches(images, model.recipe)):
-        found: dict[Listed, Prediction | Unread] = {one.image: one for one in batch.unread}
+        found: dict[ListedInput, Prediction | UnreadableImage] = {
+            one.image: one for one in batch.unread
+        }
         if batch.read:
-            said = study(model, batch.pixels, asked.passes, number)
+            said = answer_batch(model, batch.pixels, asked.passes, number)
             top, label = said.probabilities.max(1)
             second = said.probabilities.topk(min(2, len(classes)), 1).values[:, -1]
             inside = prediction_sets(said.probabilities, calibration, asked.sets, asked.coverage)
@@ -106,23 +111,29 @@ def predictions(
 
 
 @dataclass(frozen=True)
-class Found:
+class FindingAnswer:
     """What a model says of an image's findings: how probable each is, by itself, in [0, 1]."""
 
-    image: Listed
+    image: ListedInput
     probabilities: Sequence[float]
 
 
-def findings(model: SiteModel, images: Sequence[Listed]) -> Iterator[list[Found | Unread]]:
+def findings(
+    model: SiteModel, images: Sequence[ListedInput]
+) -> Iterator[list[FindingAnswer | UnreadableImage]]:
     """Yield what a model finds in images, batch by batch and in their order.
 
     Raises DataError as `predictions`.
     """
     for batch in batches(images, model.recipe):
-        found: dict[Listed, Found | Unread] = {one.image: one for one in batch.unread}
+        found: dict[ListedInput, FindingAnswer | UnreadableImage] = {
+            one.image: one for one in batch.unread
+        }
         if batch.read:
             said = model.probabilities(batch.pixels).tolist()
-            found |= {one: Found(one, row) for one, row in zip(batch.read, said, strict=True)}
+            found |= {
+                one: FindingAnswer(one, row) for one, row in zip(batch.read, said, strict=True)
+            }
         yield [found[image] for image in batch.listed]
 
 
@@ -133,13 +144,13 @@ class Batch:
     pixels: [len(read), *inputs], uint8; of vectors, float32.
     """
 
-    listed: Sequence[Listed]
-    read: Sequence[Listed]
+    listed: Sequence[ListedInput]
+    read: Sequence[ListedInput]
     pixels: Tensor
-    unread: Sequence[Unread]
+    unread: Sequence[UnreadableImage]
 
 
-def batches(images: Sequence[Listed], recipe: Recipe) -> Iterator[Batch]:
+def batches(images: Sequence[ListedInput], recipe: Recipe) -> Iterator[Batch]:
     """Yield inputs `at_once` at a time. Raises DataError where the model takes no such."""
     if recipe.images and any(image.row is not None for image in images):
         raise DataError(f"{images[0].path}: vectors, but the model takes images: name some")
@@ -152,13 +163,13 @@ def batches(images: Sequence[Listed], recipe: Recipe) -> Iterator[Batch]:
             yield Batch(listed, listed, values[rows], ())
             continue
         try:
-            whole = Batch(listed, listed, read([image.path for image in listed], recipe), ())
+            whole = Batch(listed, listed, read_images([image.path for image in listed], recipe), ())
         except DataError:
             whole = _one_by_one(listed, recipe)  # one of them cannot be used: which?
         yield whole
 
 
-def _vectors(listed: Sequence[Listed], recipe: Recipe) -> Tensor:
+def _vectors(listed: Sequence[ListedInput], recipe: Recipe) -> Tensor:
     """Return all vectors of a file, float32 [N, D]. Raises DataError where the model takes others.
 
     listed: some of that file.
@@ -174,22 +185,22 @@ def _vectors(listed: Sequence[Listed], recipe: Recipe) -> Tensor:
     return read_rows(listed[0].path, shape[0], recipe.encoder).values
 
 
-def _one_by_one(listed: Sequence[Listed], recipe: Recipe) -> Batch:
+def _one_by_one(listed: Sequence[ListedInput], recipe: Recipe) -> Batch:
     good, pixels, unread = [], [], []
     for image in listed:
         if not os.path.isfile(image.path):  # not Path's, which raises at a name that is too long
             why = one_line(f"{image.path}: no such file: correct its path")
-            unread.append(Unread(image, why))
+            unread.append(UnreadableImage(image, why))
             continue
         try:
-            pixels.append(read([image.path], recipe))
+            pixels.append(read_images([image.path], recipe))
             good.append(image)
         except DataError as error:
-            unread.append(Unread(image, str(error)))
+            unread.append(UnreadableImage(image, str(error)))
     return Batch(listed, good, torch.cat(pixels) if pixels else torch.empty(0), unread)
 
 
-def read(files: Sequence[Path], recipe: Recipe) -> Tensor:
+def read_images(files: Sequence[Path], recipe: Recipe) -> Tensor:
     """Return images uint8 [n, *inputs], n >= 1, brought to size and channels as own data are.
 
     Raises ImageError, which names the file, where one cannot be used.
@@ -214,9 +225,9 @@ def read(files: Sequence[Path], recipe: Recipe) -> Tensor:
     return torch.stack(decoded)
 
 
-def cells_of(one: Prediction | Unread) -> tuple[str, ...]:
+def csv_cells(one: Prediction | UnreadableImage) -> tuple[str, ...]:
     """Return an answer's cells, as `COLUMNS` names them; of an image not read, no class."""
-    if isinstance(one, Unread):
+    if isinstance(one, UnreadableImage):
         return one.image.name, "", "", "", "", "", "yes"
     numbers = (one.probability, one.entropy, one.mutual_information)
     abstain = "yes" if one.abstains else "no"
@@ -224,16 +235,16 @@ def cells_of(one: Prediction | Unread) -> tuple[str, ...]:
     return one.image.name, cell(one.label), *texts, set_cell(one.inside), abstain
 
 
-def cells_of_findings(one: Found | Unread, findings: int) -> tuple[str, ...]:
+def csv_cells_of_findings(one: FindingAnswer | UnreadableImage, findings: int) -> tuple[str, ...]:
     """Return an image's cells: its name and a probability each; empty, where it was not read."""
-    if isinstance(one, Unread):
+    if isinstance(one, UnreadableImage):
         return one.image.name, *[""] * findings
     return one.image.name, *(f"{number:.6f}" for number in one.probabilities)
 
 
 def set_cell(classes: Sequence[str]) -> str:
     r"""Return the classes of a set as one cell, `a|b`; in a name `|` is `\|`, and `\` is `\\`."""
-    return cell(BETWEEN.join(re.sub(r"([|\\])", r"\\\1", name) for name in classes))
+    return cell(SET_SEPARATOR.join(re.sub(r"([|\\])", r"\\\1", name) for name in classes))
 
 
 def classes_in(text: str) -> tuple[str, ...]:
@@ -243,7 +254,7 @@ def classes_in(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class BatchAnswers:
     """What a model says of n images.
 
     probabilities: float32 [n, C], the plain answer, as of `SiteModel.probabilities`. entropy,
@@ -256,7 +267,7 @@ class Study:
 
 
 @torch.inference_mode()
-def study(model: SiteModel, images: Tensor, passes: int, batch: int) -> Study:
+def answer_batch(model: SiteModel, images: Tensor, passes: int, batch: int) -> BatchAnswers:
     """Ask a model about a batch of images.
 
     images: as of `SiteModel.probabilities`, n >= 1, at most `at_once`. passes: dropout
@@ -280,4 +291,4 @@ def study(model: SiteModel, images: Tensor, passes: int, batch: int) -> Study:
     answer = combined([one for _, one in model.predictors], plain)
     if not bool(answer.isfinite().all()):
         raise RunError("the model answers NaN: use one of another round or site")
-    return Study(answer, *decomposed(torch.stack(samples), torch.tensor(weights).double()))
+    return BatchAnswers(answer, *decomposed(torch.stack(samples), torch.tensor(weights).double()))

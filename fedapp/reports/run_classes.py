@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedapp.core.formatting import count, percent
-from fedapp.evaluation.classification_metrics import FEWEST, NAMES
+from fedapp.evaluation.classification_metrics import METRIC_NAMES, MIN_CLASS_IMAGES
 from fedapp.evaluation.confidence_intervals import wilson
 from fedapp.learn.metrics import BINS, calibration_error
 from fedapp.protocol.messages import Evaluation
@@ -30,7 +30,7 @@ from fedapp.reports.charts import (
 )
 from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_record import RunRecord, SiteRecord
-from fedapp.server.standings import POOLED
+from fedapp.server.standings import POOLED_METRICS
 
 _CLASSES = (
     "Share of each class among a site's labelled validation and test images, a row each; darker is "
@@ -54,7 +54,7 @@ _FOUND = (
     "Each site's model on its own test images, all images together. Sensitivity: the share of a "
     "class that is found; specificity: the share of the others that is not taken for it. A mean "
     "over sites would count a site with one image of a class like one with a hundred, so none is "
-    f"shown, and sites with fewer than {FEWEST} are not ranked by a class."
+    f"shown, and sites with fewer than {MIN_CLASS_IMAGES} are not ranked by a class."
 )
 _AT_HOME = (
     " AUROC takes the scores of single images, which stay at the sites: fedapp site --page has it "
@@ -90,18 +90,20 @@ def classes_found(run: RunRecord) -> Block:
     classes, pooled = summary["by_class"], summary["pooled"]
     if not any(one["images"] for one in classes):
         return Block(title, _FOUND, missing="No site has test images that were measured.")
-    named = [f"{NAMES[m]} {percent(pooled[m]['final'])} %" for m in POOLED]
+    named = [f"{METRIC_NAMES[m]} {percent(pooled[m]['final'])} %" for m in POOLED_METRICS]
     said = [one for one in classes if one["sensitivity"] is not None]
     said_of_all = all(one in said for one in classes if one["images"])
     lines = [f"All sites' test images together: {', '.join(named)}."] if said_of_all else []
     if few := [f"{one['class']} ({one['images']})" for one in classes if one not in said]:
-        lines.append(f"Fewer than {FEWEST} images at all sites, cannot be said: {', '.join(few)}.")
+        lines.append(
+            f"Fewer than {MIN_CLASS_IMAGES} images at all sites, cannot be said: {', '.join(few)}."
+        )
     columns = [
         "Class",
         "Images",
         "Sensitivity, %",
         "Specificity, %",
-        f"Sites with 1 to {FEWEST - 1}",
+        f"Sites with 1 to {MIN_CLASS_IMAGES - 1}",
     ]
     rows = [
         [
@@ -123,7 +125,7 @@ def classes_found(run: RunRecord) -> Block:
 def _ranking(summary: Mapping[str, Any]) -> str:
     auroc, precision = summary["auroc"], summary["average_precision"]
     if auroc is None:
-        return f"AUROC cannot be said: no class has {FEWEST} images, and others as many."
+        return f"AUROC cannot be said: no class has {MIN_CLASS_IMAGES} images, and others as many."
     return (
         f"By scores, mean over classes: AUROC {percent(auroc)} %, average precision "
         f"{percent(precision)} %."

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from fedapp.core.formatting import count, duration, percent, points, size
-from fedapp.evaluation.confidence_intervals import FEW, wilson
+from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.experiment.run_folder import Row, runs_root
 from fedapp.learn.metrics import LABEL_GROUPS, SHARES_OF_LABELS, label_group, worst_decile
 from fedapp.protocol.messages import EVERYBODY
@@ -345,8 +345,12 @@ def exceptions(per_site: Sequence[Row]) -> list[str]:
     lines = []
     if len(per_site) <= FEW_SITES:
         known = measured(per_site)
-        if few := [f"{brief(row)} ({row['test']})" for row in known if row["test"] < FEW]:
-            lines.append(f"Few test images     sites {some(few)}: under {FEW}, mostly chance")
+        if few := [
+            f"{brief(row)} ({row['test']})" for row in known if row["test"] < MIN_TEST_IMAGES
+        ]:
+            lines.append(
+                f"Few test images     sites {some(few)}: under {MIN_TEST_IMAGES}, mostly chance"
+            )
         lacking = [(row, n) for row in known if (n := untested_classes(row))]
         if partial := [f"{brief(row)}: {n} of {row['classes']}" for row, n in lacking]:
             lines.append(f"Classes untested    at sites {some(partial)}")

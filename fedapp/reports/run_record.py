@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedapp.core.errors import RunError
 from fedapp.evaluation.confidence_intervals import wilson
-from fedapp.evaluation.findings import COUNTED, both
+from fedapp.evaluation.findings import COUNTS_NOTE, two_class_names
 from fedapp.experiment.preset_files import read_yaml
 from fedapp.experiment.run_folder import Row, RunFolder
 from fedapp.learn.metrics import SHARES_OF_LABELS, label_group
@@ -101,12 +101,12 @@ class RunRecord:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes; of findings, of each the two (`evaluation.findings`)."""
         names = self.sites[0].standing.facts.classes
-        return both(names) if self.setting("data", "findings") else names
+        return two_class_names(names) if self.setting("data", "findings") else names
 
     @property
     def counted(self) -> list[str]:
         """How images are counted, where they are of findings: for a page's head."""
-        return [COUNTED] if self.setting("data", "findings") else []
+        return [COUNTS_NOTE] if self.setting("data", "findings") else []
 
     def setting(self, group: str, key: str) -> Any:
         """Return a setting of config.yaml; None where it has none of that name."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedapp.core.errors import ConfigError, FedAppError
 from fedapp.core.formatting import count, duration, percent, size
-from fedapp.evaluation.confidence_intervals import FEW
+from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.preset_files import method_presets, presets
@@ -18,7 +18,7 @@ from fedapp.experiment.run_folder import Row
 from fedapp.reports.charts import Bar, Line, bars, line_chart, rounds_axis, upto
 from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_record import RunRecord
-from fedapp.server.accuracy_drop import fallen
+from fedapp.server.accuracy_drop import accuracy_drop_warning
 
 _MOST = 40
 """Warnings shown; more are counted."""
@@ -281,7 +281,7 @@ def _of_rounds(run: RunRecord) -> list[str]:
         found.append(f"The run is not over: round {run.last} of {planned}.")
     before: dict[str, Any] = {}
     for row in run.rounds:
-        if warning := fallen(row, before):
+        if warning := accuracy_drop_warning(row, before):
             found.append(f"{warning[:1].upper()}{warning[1:]}.")
         for site, reason in (row.get("skipped") or {}).items():
             who = names.get(site, f"site {site}")
@@ -310,8 +310,8 @@ def _of_sites(run: RunRecord) -> list[str]:
     for label, names in (
         ("No test images, so nothing is known", [n for n, s in facts if not s.facts.test]),
         (
-            f"Fewer than {FEW} test images, mostly chance",
-            [f"{n} ({s.facts.test})" for n, s in facts if 0 < s.facts.test < FEW],
+            f"Fewer than {MIN_TEST_IMAGES} test images, mostly chance",
+            [f"{n} ({s.facts.test})" for n, s in facts if 0 < s.facts.test < MIN_TEST_IMAGES],
         ),
         (
             "Classes without test images",

@@ -14,31 +14,36 @@ from torch import Tensor
 
 from fedapp.core.formatting import percent
 from fedapp.evaluation.classification_metrics import (
-    FEWEST,
+    METRIC_NAMES,
     METRICS,
-    NAMES,
+    MIN_CLASS_IMAGES,
     Metric,
-    OneClass,
+    OneVsRest,
     brier,
-    by_class,
-    check,
-    confusion,
-    counted,
-    enough,
-    macro,
+    check_finite,
+    confusion_matrix,
+    confusion_of_answers,
+    enough_images_per_class,
+    mean_of_known,
+    one_vs_rest,
     sensitivity,
     specificity,
 )
 from fedapp.evaluation.confidence_intervals import (
-    difference,
-    interval,
-    one_against_rest,
+    bootstrap_weights,
+    delong_test,
+    percentile_interval,
     resampled_counts,
-    weights,
-    wider,
+    resampled_one_vs_rest,
+    widened_interval,
     wilson,
 )
-from fedapp.evaluation.findings import blocks, both, by_finding, read_alone
+from fedapp.evaluation.findings import (
+    finding_matrices,
+    flatten_findings,
+    one_vs_rest_by_finding,
+    two_class_names,
+)
 from fedapp.learn.metrics import evaluation
 from fedapp.models.description import Description
 from fedapp.models.evidence import Evidence
@@ -55,7 +60,7 @@ _DRAWS: Final = "own page"
 _QUALITY = (
     "Of the site's own test images, which the model did not learn from. Intervals: the middle 95 % "
     "of 1,000 resamples of the images, for accuracy Wilson's or wider. A mean over classes is told "
-    f"where each class that occurs has {FEWEST} images."
+    f"where each class that occurs has {MIN_CLASS_IMAGES} images."
 )
 _QUALITY_OF_FINDINGS = (
     "Means over the findings of which something can be said. Intervals: the middle 95 % of 1,000 "
@@ -65,13 +70,13 @@ _MEANS: Final[tuple[Metric, ...]] = ("accuracy", "balanced_accuracy", "f1")
 _CLASSES = (
     "Each class against all others. Sensitivity: the share of its images that is found; "
     "specificity: the share of the others that is not taken for it (both with Wilson's 95 % "
-    f"interval). Of fewer than {FEWEST} images nothing is said."
+    f"interval). Of fewer than {MIN_CLASS_IMAGES} images nothing is said."
 )
 _FINDINGS = (
     "Each finding by itself, of the test images in which it was read; it counts as said from a "
     "probability of 50 % on. Sensitivity: the share of the images with it that are found; "
     "specificity: the share of those without it that are not taken for it (both with Wilson's 95 % "
-    f"interval). Of fewer than {FEWEST} images nothing is said."
+    f"interval). Of fewer than {MIN_CLASS_IMAGES} images nothing is said."
 )
 
 
@@ -86,7 +91,7 @@ class Told:
     name: str
     found: tuple[int, int, Values]
     spared: tuple[int, int, Values]
-    scores: OneClass
+    scores: OneVsRest
 
 
 def of_answers(description: Description, evidence: Evidence, at: float) -> list[Block]:
@@ -98,14 +103,14 @@ def of_answers(description: Description, evidence: Evidence, at: float) -> list[
     classes, patients = description.model.classes, evidence.patients
     answers, labels = evidence.answers["kept"], evidence.labels
     said, truth = answers.double().numpy(), labels.numpy()
-    check(said)
+    check_finite(said)
     if description.model.finds:
-        names, reading = both(classes), _FINDINGS
+        names, reading = two_class_names(classes), _FINDINGS
         quality = _quality_of_findings(said, truth, at, patients)
         told = _told_of_findings(classes, said, truth, at, patients)
     else:
         said /= said.sum(1, keepdims=True)  # they were rounded to float32
-        found, names, reading = by_class(said, truth, at), classes, _CLASSES
+        found, names, reading = one_vs_rest(said, truth, at), classes, _CLASSES
         quality = _quality(said, truth, found, at, patients)
         told = _told(classes, said, truth, found, patients)
     sums = evaluation(answers, labels)
@@ -127,15 +132,15 @@ def _gain(description: Description, evidence: Evidence) -> Block | None:
     if verdict is None or verdict.gain is None or None in answers:
         return None
     alone, joined = (one.double().numpy() for one in answers if one is not None)
-    count = _counts_of_findings if description.model.finds else confusion
+    count = _counts_of_findings if description.model.finds else confusion_matrix
     shares = [percent(float(METRICS[verdict.metric](count(one, truth)))) for one in (alone, joined)]
     gain = _signed(verdict.gain, verdict.low, verdict.high)
-    rows = [[NAMES[verdict.metric].capitalize(), *shares, *gain]]
+    rows = [[METRIC_NAMES[verdict.metric].capitalize(), *shares, *gain]]
     if description.model.finds:
         same = f"asked for the same {verdict.answers} findings"
     else:
         same = f"both asked for the same {len(truth)} test images"
-        if joined.shape[1] == 2 and min(np.bincount(truth, minlength=2)) >= FEWEST:
+        if joined.shape[1] == 2 and min(np.bincount(truth, minlength=2)) >= MIN_CLASS_IMAGES:
             rows.append(_auroc_gain(alone[:, 1], joined[:, 1], truth == 1, evidence.patients))
     columns = ["Metric", "Alone, %", "Joined, %", "Gain, points", "95 % interval"]
     reading = (
@@ -149,14 +154,16 @@ def _auroc_gain(
     alone: Values, joined: Values, second: NDArray[np.bool_], patients: Labels | None
 ) -> list[str]:
     """Return the row of AUROC. alone, joined: probabilities of the second class, [n]."""
-    found = difference(joined, alone, second)
+    found = delong_test(joined, alone, second)
     once = np.ones((1, len(second)), np.int64)
-    areas = (one_against_rest(once, one, second, 0.9)[0][0] for one in (alone, joined))
+    areas = (resampled_one_vs_rest(once, one, second, 0.9)[0][0] for one in (alone, joined))
     low, high = found.interval
     if patients is not None:
-        drawn = weights(len(second), _DRAWS, groups=patients)
-        ours, theirs = (one_against_rest(drawn, one, second, 0.9)[0] for one in (joined, alone))
-        low, high = wider((low, high), ours - theirs)
+        drawn = bootstrap_weights(len(second), _DRAWS, groups=patients)
+        ours, theirs = (
+            resampled_one_vs_rest(drawn, one, second, 0.9)[0] for one in (joined, alone)
+        )
+        low, high = widened_interval((low, high), ours - theirs)
     return ["AUROC", *map(percent, areas), *_signed(found.gain, low, high)]
 
 
@@ -166,39 +173,39 @@ def _signed(gain: float, low: float | None, high: float | None) -> list[str]:
 
 
 def _quality(
-    said: Values, truth: Labels, found: list[OneClass], at: float, patients: Labels | None
+    said: Values, truth: Labels, found: list[OneVsRest], at: float, patients: Labels | None
 ) -> Block:
     """Return the metrics of all classes together. said: [n, C]; truth: [n]."""
-    counts, (images, classes) = confusion(said, truth), said.shape
-    drawn = weights(images, _DRAWS, groups=patients)
+    counts, (images, classes) = confusion_matrix(said, truth), said.shape
+    drawn = bootstrap_weights(images, _DRAWS, groups=patients)
     resampled = resampled_counts(drawn, said.argmax(1), truth, classes)
-    rows, said_of_all = [], enough(counts)
+    rows, said_of_all = [], enough_images_per_class(counts)
     for metric, of in METRICS.items():
         if metric != "accuracy" and not said_of_all:
             continue
-        ends = interval(of(resampled))
+        ends = percentile_interval(of(resampled))
         if metric == "accuracy":  # as the head of the page has it
             by_image = wilson(int(counts.diagonal().sum()), images)
-            ends = by_image if patients is None else wider(by_image, of(resampled))
+            ends = by_image if patients is None else widened_interval(by_image, of(resampled))
         value = float(of(counts))
         rows.append([_named(metric), DASH if np.isnan(value) else percent(value), _ends(ends)])
     kinds = [
-        one_against_rest(drawn, said[:, c], truth == c, at)
+        resampled_one_vs_rest(drawn, said[:, c], truth == c, at)
         for c, one in enumerate(found)
         if one.auroc is not None
     ]
     for place, (name, mean) in enumerate(
         (
-            ("AUROC, mean over classes", macro([one.auroc for one in found])),
+            ("AUROC, mean over classes", mean_of_known([one.auroc for one in found])),
             ("Average precision, mean over classes",
-             macro([one.average_precision for one in found])),
+             mean_of_known([one.average_precision for one in found])),
         )
     ):  # fmt: skip
         if said_of_all and mean is not None:
             spread = np.mean([one[place] for one in kinds], axis=0)
-            rows.append([name, percent(mean), _ends(interval(spread))])
+            rows.append([name, percent(mean), _ends(percentile_interval(spread))])
     squares = ((said - np.eye(classes)[truth]) ** 2).sum(1) / (2 if classes == 2 else 1)
-    score, ends = brier(said, truth), interval(drawn @ squares / drawn.sum(1))
+    score, ends = brier(said, truth), percentile_interval(drawn @ squares / drawn.sum(1))
     most = "1" if classes == 2 else "2"
     rows.append(
         [
@@ -228,31 +235,34 @@ def _few(counts: Labels) -> str:
 
 def _quality_of_findings(said: Values, truth: Labels, at: float, patients: Labels | None) -> Block:
     """Return the means over findings. said, truth: [n, F]."""
-    found = by_finding(said, truth, at)
+    found = one_vs_rest_by_finding(said, truth, at)
     told = [f for f, one in enumerate(found) if one.auroc is not None]
     if not told:
-        few = f"No finding is shown by {FEWEST} test images, and absent in as many, where read."
+        few = (
+            f"No finding is shown by {MIN_CLASS_IMAGES} test images, and absent in as many, where "
+            "read."
+        )
         return Block("How good the model is", _QUALITY_OF_FINDINGS, lines=[few])
     said, truth = said[:, told], truth[:, told]
-    drawn = weights(len(truth), _DRAWS, groups=patients)
-    flat, label, image, of = read_alone(said, truth)
+    drawn = bootstrap_weights(len(truth), _DRAWS, groups=patients)
+    flat, label, image, of = flatten_findings(said, truth)
     first, classes = 2 * of, 2 * len(told)
     spread = resampled_counts(drawn[:, image], first + flat.argmax(1), first + label, classes)
     each = np.arange(len(told))
     pairs = spread.reshape(-1, len(told), 2, len(told), 2)[:, each, :, each, :]  # [F, B, 2, 2]
     rows = []
     for metric in _MEANS:
-        value = METRICS[metric](blocks(_counts_of_findings(said, truth))).mean()
-        ends = interval(METRICS[metric](pairs).mean(0))
+        value = METRICS[metric](finding_matrices(_counts_of_findings(said, truth))).mean()
+        ends = percentile_interval(METRICS[metric](pairs).mean(0))
         rows.append([_named(metric), percent(float(value)), _ends(ends)])
     areas = [
-        one_against_rest(drawn[:, read], said[read, f], truth[read, f] == 1, at)[:2]
+        resampled_one_vs_rest(drawn[:, read], said[read, f], truth[read, f] == 1, at)[:2]
         for f, read in enumerate((truth >= 0).T)
     ]
     for place, name in enumerate(("AUROC", "Average precision")):
         values = [(one.auroc, one.average_precision)[place] for one in found]
-        ends = interval(np.mean([one[place] for one in areas], axis=0))
-        rows.append([name, percent(macro(values)), _ends(ends)])
+        ends = percentile_interval(np.mean([one[place] for one in areas], axis=0))
+        rows.append([name, percent(mean_of_known(values)), _ends(ends)])
     table = Table("Metrics", ["Metric, mean over findings", "%", "95 % interval"], rows, labels=1)
     left = len(found) - len(told)
     lines = [f"Left out: {left} of {len(found)} findings, of too few images."] if left else []
@@ -260,7 +270,7 @@ def _quality_of_findings(said: Values, truth: Labels, at: float, patients: Label
 
 
 def _named(metric: Metric) -> str:
-    return NAMES[metric][0].upper() + NAMES[metric][1:]
+    return METRIC_NAMES[metric][0].upper() + METRIC_NAMES[metric][1:]
 
 
 def _ends(ends: tuple[float, float] | None) -> str:
@@ -269,22 +279,22 @@ def _ends(ends: tuple[float, float] | None) -> str:
 
 def _counts_of_findings(said: Values, truth: Labels) -> Labels:
     """Return the counts of findings [2F, 2F]."""
-    flat, label, _, of = read_alone(said, truth)
-    return counted(2 * of + flat.argmax(1), 2 * of + label, 2 * truth.shape[1])
+    flat, label, _, of = flatten_findings(said, truth)
+    return confusion_of_answers(2 * of + flat.argmax(1), 2 * of + label, 2 * truth.shape[1])
 
 
 def _told(
     names: tuple[str, ...],
     said: Values,
     truth: Labels,
-    found: list[OneClass],
+    found: list[OneVsRest],
     patients: Labels | None,
 ) -> list[Told]:
     """Return what is told of each class against all others. said: [n, C]; truth: [n]."""
-    counts, classes = confusion(said, truth), said.shape[1]
+    counts, classes = confusion_matrix(said, truth), said.shape[1]
     spread = np.empty((0, classes, classes), np.int64)
     if patients is not None:
-        drawn = weights(len(truth), _DRAWS, groups=patients)
+        drawn = bootstrap_weights(len(truth), _DRAWS, groups=patients)
         spread = resampled_counts(drawn, said.argmax(1), truth, classes)
     by_patient = sensitivity(spread), specificity(spread)
     images, right = counts.sum(1), counts.diagonal()
@@ -307,12 +317,14 @@ def _told_of_findings(
     """Return what is told of each finding. said, truth: [n, F]."""
     counts, none = _counts_of_findings(said, truth), np.empty(0)
     found = []
-    for f, (name, scores) in enumerate(zip(names, by_finding(said, truth, at), strict=True)):
-        (spared, taken), (missed, right) = blocks(counts)[f].tolist()
+    for f, (name, scores) in enumerate(
+        zip(names, one_vs_rest_by_finding(said, truth, at), strict=True)
+    ):
+        (spared, taken), (missed, right) = finding_matrices(counts)[f].tolist()
         spread = none, none
         if patients is not None and spared + taken + missed + right:
             read = truth[:, f] >= 0
-            drawn = weights(int(read.sum()), _DRAWS, groups=patients[read])
+            drawn = bootstrap_weights(int(read.sum()), _DRAWS, groups=patients[read])
             answers = (said[read, f] > 0.5).astype(np.int64)
             of = resampled_counts(drawn, answers, truth[read, f], 2)
             with np.errstate(invalid="ignore"):
@@ -328,13 +340,15 @@ def _classes(told: list[Told], at: float, reading: str) -> Block:
     rows, drawn, few, plain = [], [], list[str](), reading == _CLASSES
     for one in told:
         right, images, _ = one.found
-        if images < FEWEST:
+        if images < MIN_CLASS_IMAGES:
             few.append(f"{one.name}: {images} image{'' if images == 1 else 's'}")
             continue
         share = _with_interval(one.found)
         drawn.append(Shares(one.name, [share], f"{right} of {images}"))
         cells = [one.name, str(images), _written(share)]
-        cells.append(_written(_with_interval(one.spared)) if one.spared[1] >= FEWEST else DASH)
+        cells.append(
+            _written(_with_interval(one.spared)) if one.spared[1] >= MIN_CLASS_IMAGES else DASH
+        )
         areas = one.scores.auroc, one.scores.average_precision, one.scores.sensitivity_at
         rows.append([*cells, *map(percent, areas)])
     columns = [
@@ -356,7 +370,7 @@ def _classes(told: list[Told], at: float, reading: str) -> Block:
 def _with_interval(found: tuple[int, int, Values]) -> Share:
     """Return the share of right answers, their images and the share in resamples, as of `Told`."""
     right, images, spread = found
-    return Share(right / images, wider(wilson(right, images), spread), "c0")
+    return Share(right / images, widened_interval(wilson(right, images), spread), "c0")
 
 
 def _written(share: Share) -> str:

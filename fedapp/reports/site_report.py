@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fedapp.core.errors import ConfigError, FedAppError, RunError, nearest, one_line
 from fedapp.core.formatting import percent, size
-from fedapp.evaluation.findings import COUNTED
+from fedapp.evaluation.findings import COUNTS_NOTE
 from fedapp.evaluation.reliability_warnings import warnings_about
-from fedapp.models.card import SAID, joined, when
+from fedapp.models.card import ANSWER_NAMES, joining_verdict, when
 from fedapp.models.description import DESCRIPTION, Description, read_description
 from fedapp.models.evidence import read_evidence
 from fedapp.protocol.messages import EPSILON
@@ -101,7 +101,7 @@ def view_of_model(folder: Path, at: float = SPECIFICITY) -> SiteView:
         raise ConfigError(f"specificity is {at:g}, must lie between 0 and 1: write 0.9 for 90 %")
     description, evidence = read_description(folder), read_evidence(folder)
     test, finds = description.results.test, description.model.finds
-    lead = [joined(description), *(f"Warning: {light}" for light in description.lights)]
+    lead = [joining_verdict(description), *(f"Warning: {light}" for light in description.lights)]
     lead += [description.claim] if description.claim else []
     if test.images:
         what = "findings read in test images" if finds else "test images"
@@ -110,7 +110,7 @@ def view_of_model(folder: Path, at: float = SPECIFICITY) -> SiteView:
             f"The model kept here is right on {test.right} of {test.images} {what}: "
             f"{percent(test.accuracy)} %{interval}."
         )
-    lead += [COUNTED] * finds
+    lead += [COUNTS_NOTE] * finds
     blocks = []
     if evidence is not None and "kept" in evidence.answers and len(evidence.labels):
         from fedapp.reports.site_answers import of_answers  # scikit-learn takes seconds to import
@@ -148,7 +148,7 @@ def _about(description: Description, folder: Path) -> Block:
     origin, choice = description.origin, description.choice
     rows = [
         ["Run", f"{origin.run}, {origin.method}"],
-        ["Kept", f"{SAID[choice.answer]}, {when(description)}"],
+        ["Kept", f"{ANSWER_NAMES[choice.answer]}, {when(description)}"],
         ["Why", choice.rule],
         ["Learned from", f"{origin.labelled} labelled, {origin.unlabelled} unlabelled images"],
         ["Calibration error", f"{percent(description.results.test.calibration_error)} points"],
@@ -295,8 +295,8 @@ def _model(run: RunRecord, site: SiteRecord) -> Block:
         worth = f", right on {' and '.join(right)} images" if right else ""
         lines = [
             f"Its model for use: models/{called} in the run's folder.",
-            f"It is {SAID[found.choice.answer]}, {taken}{worth}. All else on this page is of the "
-            "last round.",
+            f"It is {ANSWER_NAMES[found.choice.answer]}, {taken}{worth}. All else on this page is "
+            "of the last round.",
         ]
     reading = "The model that the site keeps; it need not be the last."
     return Block("Its model", reading, lines=lines)

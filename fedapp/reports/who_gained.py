@@ -11,7 +11,7 @@ from typing import Any, Self
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedapp.evaluation.verdict import of_counts
+from fedapp.evaluation.verdict import verdict_of_counts
 from fedapp.reports.comparison.figures import WIDTH_ONE, legend, styled
 from fedapp.reports.comparison.style import BLUE, GREY, VERMILION
 from fedapp.reports.run_end import ALONE, FINAL, guessing, right, who
@@ -63,7 +63,7 @@ def in_words(found: Sequence[Gain]) -> list[str]:
     return [
         f"Of {images} test images, {together} right together, {alone} alone: "
         f"{more} of {len(found)} sites gained, {lost}.",
-        of_counts(together, alone, images).line,
+        verdict_of_counts(together, alone, images).line,
     ]
 
 

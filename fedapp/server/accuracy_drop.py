@@ -3,20 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-FAR = 0.1
+MAX_DROP = 0.1
 """A fall, and a distance, of accuracies."""
 
 
-def fallen(row: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+def accuracy_drop_warning(row: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     """Return a warning where a round's average fell and is far below the models it is made of.
 
-    Both by more than `FAR`, on validation images; empty where it did not, or nothing is known. Such
-    a round says that one upload has spoilt the average.
+    Both differences must exceed `MAX_DROP`, in accuracy on validation images; otherwise, or where
+    an accuracy is not known, the text is empty. Such a round is a sign that one upload has spoilt
+    the average.
     """
     common = row.get("mean_val_accuracy_common")
     tuned = row.get("mean_val_accuracy_tuned")
     last = before.get("mean_val_accuracy_common")
-    if common is None or tuned is None or last is None or common >= min(last, tuned) - FAR:
+    if common is None or tuned is None or last is None or common >= min(last, tuned) - MAX_DROP:
         return ""
     return (
         f"round {row['round']}: the average is right on {100 * common:.0f} % of validation images, "

@@ -11,7 +11,7 @@ from fedapp.core.errors import FedAppError
 from fedapp.core.progress import Progress
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.run_folder import RunFolder
-from fedapp.models.folder import tell_of_others
+from fedapp.models.folder import write_all_sites_summaries
 from fedapp.protocol.store import ModelStore
 from fedapp.server.engine import Engine
 from fedapp.server.phases import Carrier, LocalServerSite
@@ -65,7 +65,9 @@ def carry_out(
         folder.discard_unless_begun()
         raise
     try:
-        tell_of_others(folder.models_root)  # of simulated sites; a real one's models are with it
+        write_all_sites_summaries(
+            folder.models_root
+        )  # of simulated sites; a real one's models are with it
     except FedAppError as error:  # what the run found out is saved, and still to be said
         log.warning("%s; no model card tells of the other sites' models", error)
     print(ending(summary, folder.per_site(), folder.path), flush=True)

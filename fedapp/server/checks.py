@@ -9,7 +9,7 @@ import numpy as np
 from fedapp.core.errors import ProtocolError, RunError
 from fedapp.core.settings import OWN, DataSettings
 from fedapp.data.in_memory import in_memory
-from fedapp.evaluation.findings import blocks
+from fedapp.evaluation.findings import finding_matrices
 from fedapp.learn.metrics import BINS
 from fedapp.learn.pseudo_label_counts import UNCERTAINTY_BINS
 from fedapp.methods.base import check_counts, check_unchanged
@@ -128,7 +128,7 @@ def _check_step(step: SumStep, reply: Reply) -> None:
         )
 
 
-def attributed(task: Task, incoming: Incoming) -> Incoming:
+def attribute(task: Task, incoming: Incoming) -> Incoming:
     """Return the answer to a task as the asked site's, whatever site and round it claims.
 
     One for another site or round becomes a refusal of the site that was asked. A refusal may have
@@ -184,7 +184,7 @@ def _read(part: str, result: Evaluation, findings: int, images: int) -> int:
     if list(map(len, result.confusion)) != [2 * findings] * (2 * findings):
         raise ProtocolError(f"confusion matrix {part} is not of {findings} findings")
     counts = np.array(result.confusion, dtype=np.int64)
-    read = blocks(counts).sum((1, 2))
+    read = finding_matrices(counts).sum((1, 2))
     if counts.sum() != read.sum() or (read > images).any():
         raise ProtocolError(f"evaluation {part} mixes findings, or is of more images than it has")
     return int(read.sum())
@@ -219,13 +219,13 @@ def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
     check_counts(metrics, {"pseudo_total": facts.unlabelled, "pseudo_wrong": most})
 
 
-Kind = tuple[tuple[int, ...], tuple[str, ...], str]
+DataKind = tuple[tuple[int, ...], tuple[str, ...], str]
 """Shape of an input, classes and manifest: equal at all sites of a run."""
-KIND = ("input shape", "classes", "split digest")
+DATA_KIND_NAMES = ("input shape", "classes", "split digest")
 """What a person is told the three are."""
 
 
-def agreed(
+def agreeing_sites(
     facts: Sequence[SiteFacts],
     num_clients: int,
     data: DataSettings,
@@ -253,28 +253,28 @@ def agreed(
     return _alike(numbered, kind, "most sites have", say)
 
 
-def joinable(
+def joinable_sites(
     facts: Sequence[SiteFacts],
     num_clients: int,
     data: DataSettings,
-    kind: Kind,
+    kind: DataKind,
     say: Callable[[str], None],
 ) -> list[SiteFacts]:
     """Return the sites that fit a run of this kind, ascending; `say` why others are left out."""
     return _alike(_numbered(facts, num_clients, data, say), kind, "the run has", say)
 
 
-def kind_of(facts: SiteFacts) -> Kind:
+def kind_of(facts: SiteFacts) -> DataKind:
     """Return what must be equal at all sites of a run."""
     return facts.inputs, facts.classes, facts.split_digest
 
 
-def check_servers(facts: SiteFacts, kind: Kind) -> None:
+def check_server_images(facts: SiteFacts, kind: DataKind) -> None:
     """Check that the server's own images are of the run's kind. Raises RunError.
 
     By another split they could be images that the sites test on.
     """
-    for name, mine, ours in zip(KIND, kind_of(facts), kind, strict=True):
+    for name, mine, ours in zip(DATA_KIND_NAMES, kind_of(facts), kind, strict=True):
         if mine != ours:
             raise RunError(
                 f"the server's own images: their {name} is {mine!r}, the sites' is {ours!r}; give "
@@ -290,7 +290,7 @@ def _numbered(
     for site in facts:
         if not 0 <= site.site < num_clients:
             say(f"site {site.site} left out: the preset's {num_clients} sites count from 0")
-        elif problem := unfit(site, data):
+        elif problem := preset_mismatch(site, data):
             say(f"site {site.site} left out: {problem}")
         elif site.site in fitting:
             say(f"a second node that says it is site {site.site} is left out")
@@ -300,17 +300,17 @@ def _numbered(
 
 
 def _alike(
-    facts: Sequence[SiteFacts], kind: Kind, whose: str, say: Callable[[str], None]
+    facts: Sequence[SiteFacts], kind: DataKind, whose: str, say: Callable[[str], None]
 ) -> list[SiteFacts]:
     """Return the sites of this kind."""
     for site in facts:
-        for name, mine, ours in zip(KIND, kind_of(site), kind, strict=True):
+        for name, mine, ours in zip(DATA_KIND_NAMES, kind_of(site), kind, strict=True):
             if mine != ours:
                 say(f"site {site.site} left out: its {name} is {mine!r}, {whose} {ours!r}")
     return [site for site in facts if kind_of(site) == kind]
 
 
-def unfit(facts: SiteFacts, data: DataSettings) -> str:
+def preset_mismatch(facts: SiteFacts, data: DataSettings) -> str:
     """Return how a site differs from what the preset says of sites; empty: it does not.
 
     Of a published data set the preset says nothing here: its sites can only be compared.
@@ -330,7 +330,7 @@ def unfit(facts: SiteFacts, data: DataSettings) -> str:
     return ""
 
 
-def changes(facts: SiteFacts, before: SiteFacts) -> str:
+def fact_changes(facts: SiteFacts, before: SiteFacts) -> str:
     """Name what a site says of itself now and said otherwise before."""
     return ", ".join(
         f"{f.name} is {getattr(facts, f.name)!r}, was {getattr(before, f.name)!r}"
@@ -355,6 +355,6 @@ def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
     if changed:
         raise RunError(
             f"site {changed[0]} holds other data than before "
-            f"({changes(now[changed[0]], before[changed[0]])}); restore its data to resume, or "
-            "start anew"
+            f"({fact_changes(now[changed[0]], before[changed[0]])}); restore its data to resume, "
+            "or start anew"
         )

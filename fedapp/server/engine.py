@@ -32,14 +32,14 @@ from fedapp.protocol.messages import (
 )
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import Ledger
-from fedapp.server.accuracy_drop import fallen
+from fedapp.server.accuracy_drop import accuracy_drop_warning
 from fedapp.server.checkpoint import Checkpoint
 from fedapp.server.checks import (
-    Kind,
-    agreed,
+    DataKind,
+    agreeing_sites,
     check_same_sites,
-    check_servers,
-    joinable,
+    check_server_images,
+    joinable_sites,
     kind_of,
 )
 from fedapp.server.history import sites_row
@@ -97,10 +97,10 @@ class Engine:
         for number in range(state.round + 1, rounds + 1):
             state.round = number
             row, sites = self._round(number, state)
-            if warning := fallen(row, before):
+            if warning := accuracy_drop_warning(row, before):
                 self.progress.note(warning)
             if number == 1 and self.local_site and not self.phases.server_learned:
-                self.progress.note(_unused(self.experiment))
+                self.progress.note(_unused_images_note(self.experiment))
             before = row
             state.wall_seconds = earlier + time.monotonic() - began
             row |= {
@@ -121,19 +121,19 @@ class Engine:
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
         if checkpoint is None:
             state = RunState(-1, self.experiment.method.state(), Standings({}), {})
-            facts = agreed(introduced, clients, data, say, self.experiment.misfit)
+            facts = agreeing_sites(introduced, clients, data, say, self.experiment.misfit)
             kind = kind_of(facts[0])
         else:
             state = state_of(checkpoint, self.experiment.method)
             kind = kind_of(next(iter(state.standings.sites.values())).facts)
-            facts = joinable(introduced, clients, data, kind, say)
+            facts = joinable_sites(introduced, clients, data, kind, say)
             check_same_sites(state.standings, facts)
         for site in {f.site for f in introduced} - {f.site for f in facts}:
             self.carrier.leave_out(site)
         if facts[0].name:
             say(f"sites: {', '.join(f'{site.site} {site.name}' for site in facts)}")
         if self.local_site:
-            check_servers(self.local_site.facts(), kind)
+            check_server_images(self.local_site.facts(), kind)
         inputs, classes, split_digest = kind
         self.folder.note_manifest(split_digest)
         self._rule = self._averaging_rule()
@@ -177,7 +177,7 @@ class Engine:
 
     def _sum_up(self, state: RunState, like: SiteFacts) -> None:
         """Let the method know sites by masked sums alone."""
-        from fedapp.server.masked_sums import SummedPhases, as_one
+        from fedapp.server.masked_sums import SummedPhases, as_single_site
 
         privacy = self.experiment.privacy
         real = bool(privacy.members)
@@ -192,9 +192,11 @@ class Engine:
             root=self.folder.path / "sums",
         )
         if state.together is None:
-            together = Standing(as_one(self._summed.facts[EVERYBODY]))
+            together = Standing(as_single_site(self._summed.facts[EVERYBODY]))
             state.together = Standings({EVERYBODY: together})
-        self.progress.note(MASKED_SAYS if real else f"{MASKED_SAYS} {SIMULATED_SAYS}")
+        self.progress.note(
+            MASKED_SUMS_NOTE if real else f"{MASKED_SUMS_NOTE} {SIMULATED_KEYS_NOTE}"
+        )
 
     def _averaging_rule(self) -> Rule[Any]:
         """Return the run's rule, with what its method puts around it. Raises ConfigError."""
@@ -204,7 +206,7 @@ class Engine:
         except ConfigError as error:
             raise ConfigError(f"rounds.robust = {name!r}: {error}") from error
 
-    def _begin(self, state: RunState, facts: Sequence[SiteFacts], kind: Kind) -> None:
+    def _begin(self, state: RunState, facts: Sequence[SiteFacts], kind: DataKind) -> None:
         """Make w_0 and take in the sites."""
         settings, (inputs, classes, _) = self.experiment, kind
         w_0 = initial_params(settings.model, inputs, len(classes), settings.seed)
@@ -304,12 +306,14 @@ class Engine:
         joins_at = self.experiment.method.joins_at
         of_round = state.standings
         if summed:
-            from fedapp.server.masked_sums import as_one
+            from fedapp.server.masked_sums import as_single_site
 
             of_sites = [replace(reply, site=EVERYBODY) for reply in of_sites]
             assert state.together is not None
             of_round, counted = state.together, summed.facts[EVERYBODY]
-            of_round.sites[EVERYBODY] = replace(of_round.sites[EVERYBODY], facts=as_one(counted))
+            of_round.sites[EVERYBODY] = replace(
+                of_round.sites[EVERYBODY], facts=as_single_site(counted)
+            )
         rounds = self.experiment.rounds
         by = rounds.chosen_by, rounds.min_sensitivity
         row = of_round.close_round(number, of_sites, skipped, joins_at, *by)
@@ -317,7 +321,7 @@ class Engine:
             row["left_out"] = beyond
             for site, times in sorted(beyond.items()):
                 who = rnd.facts[site].called if site in rnd.facts else "a model of the server's own"
-                self.progress.note(_beyond(number, who, times))
+                self.progress.note(_left_out_note(number, who, times))
         return row, sites_row(number, of_sites, seconds)
 
     def _timed(
@@ -391,24 +395,24 @@ class Engine:
         return summary
 
 
-MASKED_SAYS = (
+MASKED_SUMS_NOTE = (
     "sums are masked: the server learns the sums over all sites and no site's answer. It has no "
     "table by site, leaves nobody out of an average, and knows no site's number of images."
 )
-SIMULATED_SAYS = (
+SIMULATED_KEYS_NOTE = (
     "The keys follow from the seed: this is a simulation, and whoever knows the seed can look "
     "behind the masks."
 )
 """Said when a run starts."""
 
 
-def _unused(experiment: Experiment) -> str:
+def _unused_images_note(experiment: Experiment) -> str:
     share, data = experiment.split.server_share, experiment.runtime.server_data
     whose = f"split.server_share = {share}" if share else f"runtime.server_data = {data}"
     return f"{whose}: {experiment.method.name} does not train the server on it: it is unused"
 
 
-def _beyond(number: int, called: str, times: float) -> str:
+def _left_out_note(number: int, called: str, times: float) -> str:
     return (
         f"round {number}: {called} left out of the average: its upload changed {times:.3g} "
         "times as much as is usual; look at its training and its images"

@@ -15,7 +15,7 @@ from fedapp.server.run_state import RunState, state_of
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A run as its folder tells it: config.yaml, checkpoint.json and pool/ are enough."""
 
     path: Path
@@ -29,7 +29,7 @@ class Finished:
         return {k: standing.facts for k, standing in self.state.standings.sites.items()}
 
 
-def finished_run(path: Path) -> Finished:
+def finished_run(path: Path) -> FinishedRun:
     """Read a run's folder. Raises RunError where there is none, ConfigError as presets do."""
     checkpoint = RunFolder(path).load_checkpoint()
     if checkpoint is None:
@@ -46,4 +46,4 @@ def finished_run(path: Path) -> Finished:
         raise RunError(f"{config}: cannot be read ({error}); copy it from the run again") from error
     experiment = from_plain(plain, str(config))
     pool = ModelPool.from_plain(ModelStore(path / "pool"), checkpoint["pool"])
-    return Finished(path, experiment, state_of(checkpoint, experiment.method), pool)
+    return FinishedRun(path, experiment, state_of(checkpoint, experiment.method), pool)

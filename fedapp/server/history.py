@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedapp.evaluation.classification_metrics import measured
+from fedapp.evaluation.classification_metrics import metric_value
 from fedapp.protocol.messages import MEMORY_LOST, Reply
 
 Row = dict[str, Any]
@@ -33,7 +33,7 @@ def sites_row(number: int, replies: Sequence[Reply], seconds: Mapping[str, float
 def _said(reply: Reply) -> Row:
     said: Row = {part: [found.correct, found.samples] for part, found in reply.evaluations.items()}
     for part, found in reply.evaluations.items():
-        balanced = measured("balanced_accuracy", found.confusion)
+        balanced = metric_value("balanced_accuracy", found.confusion)
         if part in {"val", "test"} and balanced is not None:
             said[f"{part}_balanced_accuracy"] = round(balanced, 4)
     if reply.learned:

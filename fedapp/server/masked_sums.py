@@ -77,7 +77,7 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Begun:
+class Attempts:
     """How far the attempts at a sum are: written down before an attempt is asked for.
 
     attempt: the newest; 0: none. announced: each site's newest announcement. It proves to those who
@@ -88,14 +88,14 @@ class Begun:
     announced: tuple[Announcement, ...] = ()
 
 
-class TooFew(ProtocolError):
+class TooFewSites(ProtocolError):
     """An attempt at a sum failed before anybody was asked to confirm it: another may be begun."""
 
 
-REPEATS = 1
+MAX_REPEATS = 1
 """How often all sites are asked again, in a round, for a sum whose attempts failed. A run that ends
 for want of it is resumed with further attempts."""
-_OPENING, _BEGUN = TypeAdapter(Opening), TypeAdapter(Begun)
+_OPENING, _BEGUN = TypeAdapter(Opening), TypeAdapter(Attempts)
 
 
 @dataclass
@@ -193,7 +193,7 @@ class SummedPhases:
         """Make attempts until one has all numbers; return the masked sum, and how it can be opened.
 
         Who fails is left out of the next attempt; where too few are left, all are asked again, and
-        no more than `REPEATS` times. Raises ProtocolError.
+        no more than `MAX_REPEATS` times. Raises ProtocolError.
         """
         every = sorted(self.phases.here if task.site == EVERYBODY else self.cohort)
         self._enough(every, every, "are here")
@@ -203,11 +203,11 @@ class SummedPhases:
             failed: dict[int, str] = {}
             try:
                 total, opening = self._attempt(task, number, layout, every, asked, failed)
-            except TooFew as error:
+            except TooFewSites as error:
                 reasons |= failed
                 left = [k for k in asked if k not in failed]
                 if left == asked or len(left) < self._least(len(every)):
-                    if repeats == REPEATS:
+                    if repeats == MAX_REPEATS:
                         skipped |= reasons
                         raise
                     left, repeats = every, repeats + 1
@@ -229,7 +229,7 @@ class SummedPhases:
     ) -> tuple[Words, Opening]:
         """Go through an attempt's steps with these sites, to where its numbers are added.
 
-        Raises TooFew where another attempt may do better.
+        Raises TooFewSites where another attempt may do better.
         """
         before = self._begun(task, number)
         self._begin(task, number, replace(before, attempt=before.attempt + 1))
@@ -243,14 +243,14 @@ class SummedPhases:
             and self._good(k, one, partial(check_announcement, context), skipped)
         }
         newest = {one.site: one for one in before.announced} | announcements
-        self._begin(task, number, Begun(context.attempt, tuple(newest.values())))
+        self._begin(task, number, Attempts(context.attempt, tuple(newest.values())))
         members = tuple(sorted(announcements))
         self._enough(members, every, "announced keys")
         used = tuple(announcements[k] for k in members)
         shared = self._stage(task, self._linked(context, "share", used), skipped)
         self._enough(tuple(shared), every, "shared their secrets")
         if set(shared) != set(members):  # the others have shared theirs with those who did not
-            raise TooFew(f"{len(shared)} of {len(members)} sites shared their secrets")
+            raise TooFewSites(f"{len(shared)} of {len(members)} sites shared their secrets")
         sealed = tuple(box for of in shared.values() for box in of.sealed)
         # Whoever added to an earlier attempt wants to see that it is over.
         steps = self._linked(context, "add", used, before.announced and newest.values())
@@ -379,10 +379,10 @@ class SummedPhases:
         return replace(task, site=site, own=own, models=models, private=private, sum=step)
 
     def _enough(self, found: Sequence[int], of: Sequence[int], what: str) -> None:
-        """Check that sites suffice to go on. Raises TooFew."""
+        """Check that sites suffice to go on. Raises TooFewSites."""
         least = self._least(len(of))
         if len(found) < least:
-            raise TooFew(
+            raise TooFewSites(
                 f"{len(found)} of {len(of)} sites {what}; a masked sum needs {least}: a third of "
                 f"them may be lost, but {self.least} must be left (privacy.least_members)"
             )
@@ -436,14 +436,14 @@ class SummedPhases:
         except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise StoreError(f"{place}: the sum of a round is damaged: start anew") from error
 
-    def _begun(self, task: Task, number: int) -> Begun:
+    def _begun(self, task: Task, number: int) -> Attempts:
         place = self._attempts(task, number)
         try:
-            return _BEGUN.validate_json(place.read_bytes()) if place.exists() else Begun()
+            return _BEGUN.validate_json(place.read_bytes()) if place.exists() else Attempts()
         except (OSError, ValueError) as error:
             raise StoreError(f"{place}: the attempts of a sum are damaged: start anew") from error
 
-    def _begin(self, task: Task, number: int, begun: Begun) -> None:
+    def _begin(self, task: Task, number: int, begun: Attempts) -> None:
         durable = bool(self.experiment)
         write_atomic(self._attempts(task, number), to_json(begun), durable=durable)
 
@@ -463,7 +463,7 @@ _BY_SITE = (STEPS, IMAGES)
 """Metrics that are shown as a mean over sites."""
 
 
-def as_one(facts: SiteFacts) -> SiteFacts:
+def as_single_site(facts: SiteFacts) -> SiteFacts:
     """Return facts of all sites as those of one that people can read of."""
     return replace(facts, site=0, name="all-sites")
 

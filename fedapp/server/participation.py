@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fedapp.core.errors import one_line
 from fedapp.core.settings import DataSettings
 from fedapp.protocol.messages import SiteFacts
-from fedapp.server.checks import Kind, changes, joinable
+from fedapp.server.checks import DataKind, fact_changes, joinable_sites
 from fedapp.server.pool import ModelPool
 from fedapp.server.run_state import RunState
 from fedapp.server.standings import Standing
@@ -21,7 +21,7 @@ class Arrivals:
 
     num_clients: int
     data: DataSettings
-    kind: Kind
+    kind: DataKind
     say: Callable[[str], None]
     here: set[int] = field(default_factory=set)
     waiting: Sequence[SiteFacts] = ()
@@ -37,7 +37,7 @@ class Arrivals:
         """
         came, self.waiting = [*self.waiting, *found], ()
         taken = set()
-        for facts in joinable(came, self.num_clients, self.data, self.kind, self._say_once):
+        for facts in joinable_sites(came, self.num_clients, self.data, self.kind, self._say_once):
             site = facts.site
             if reason := _stranger(state, facts):
                 self.here.discard(site)
@@ -67,6 +67,6 @@ def _stranger(state: RunState, facts: SiteFacts) -> str:
     if (standing := state.standings.sites.get(facts.site)) is not None:
         if standing.facts == facts:
             return ""
-        changed = changes(facts, standing.facts)
+        changed = fact_changes(facts, standing.facts)
         return f"it holds other data than before ({changed}); restore its data"
     return ""

@@ -35,7 +35,7 @@ from fedapp.protocol.messages import (
 )
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import EVALUATION, MESSAGE, Ledger
-from fedapp.server.checks import attributed, check_reply
+from fedapp.server.checks import attribute, check_reply
 from fedapp.server.pool import ModelPool
 from fedapp.server.run_state import RunState
 
@@ -78,7 +78,7 @@ class LocalServerSite(Protocol):
         """Do a task of `SERVER_SITE`."""
 
 
-NOT_HERE = "not sent: the site is not here"
+NOT_CONNECTED = "not sent: the site is not here"
 
 
 @dataclass
@@ -113,7 +113,7 @@ class Phases:
             raise ValueError("two tasks for one site in a phase: give the second in the next one")
         ours = by_site.get(SERVER_SITE)
         here = self.here | {SERVER_SITE}
-        absent = {site: NOT_HERE for site in by_site if site not in here}
+        absent = {site: NOT_CONNECTED for site in by_site if site not in here}
         phase = _Phase(by_site, absent)
         if ours is not None:
             self._learn(ours, phase)
@@ -135,7 +135,7 @@ class Phases:
                 "labelled images; set split.server_share above 0"
             )
         self.server_learned = True
-        if self._take(task, attributed(task, self.local_site.handle(task, {})), phase):
+        if self._take(task, attribute(task, self.local_site.handle(task, {})), phase):
             phase.failed[SERVER_SITE] = "the pool lost a model it needs"
         if reason := phase.failed.get(SERVER_SITE):
             raise RunError(f"round {self.state.round}: the server's own training failed: {reason}")
@@ -152,7 +152,7 @@ class Phases:
             if task is None:
                 log.warning("an answer that nobody waits for is ignored")
                 continue
-            incoming = attributed(task, answered)
+            incoming = attribute(task, answered)
             if not incoming.sent:
                 unsent.add(site)
             self._count_up(task, incoming)

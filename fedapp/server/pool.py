@@ -16,7 +16,7 @@ from fedapp.protocol.store import ModelStore
 
 log = logging.getLogger(__name__)
 
-RULE = -3
+RULE_MEMORY_SITE = -3
 """Stands for the site of what the averaging rule remembers, by the role that it averages."""
 
 
@@ -215,4 +215,4 @@ class ModelPool:
 
 
 def _remembered(role: str) -> tuple[int, str]:
-    return RULE, f"remembered_{role}"
+    return RULE_MEMORY_SITE, f"remembered_{role}"

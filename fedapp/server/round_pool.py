@@ -22,7 +22,7 @@ from fedapp.learn.params import Params, Schema, schema_of, to_bytes
 from fedapp.learn.parsed_models import PARSED
 from fedapp.protocol.messages import MODEL, ModelRef
 from fedapp.server.pool import ModelPool
-from fedapp.server.run_state import MOST_NAMED, Moves
+from fedapp.server.run_state import MAX_NAMED_SITES, ChangeLengths
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class RoundPool:
     round: int
     rule: Rule[Any] = none.RULE
     remembered: dict[int, float] = field(default_factory=dict)
-    moves: dict[str, Moves] = field(default_factory=dict)
+    moves: dict[str, ChangeLengths] = field(default_factory=dict)
     left_out: Callable[[int, float], None] = lambda site, times: None
 
     def latest(self, site: int, role: str = MODEL) -> ModelRef:
@@ -121,13 +121,13 @@ class RoundPool:
         out: set[int] = set()
         kinds = (("", MAX_WEIGHTS_CHANGE), (".statistics", MAX_STATISTICS_CHANGE))
         for (kind, limit), column in zip(kinds, zip(*lengths, strict=True), strict=False):
-            before = self.moves.get(role + kind, Moves())
+            before = self.moves.get(role + kind, ChangeLengths())
             found = times(column, before.largest)
             near = [length for length, far in zip(column, found, strict=True) if far <= limit]
             order = sorted(range(len(members)), key=lambda i: -found[i])
-            furthest = tuple((members[i].site, round(found[i], 1)) for i in order[:MOST_NAMED])
+            furthest = tuple((members[i].site, round(found[i], 1)) for i in order[:MAX_NAMED_SITES])
             if any(column):
-                self.moves[role + kind] = Moves(max(before.largest, middle(near)), furthest)
+                self.moves[role + kind] = ChangeLengths(max(before.largest, middle(near)), furthest)
             out |= (beyond := {i for i in order if found[i] > limit})
             for i in beyond:
                 self.left_out(members[i].site, found[i])

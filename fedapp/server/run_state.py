@@ -12,16 +12,16 @@ from fedapp.core.withdrawn import TAKEN_OUT
 from fedapp.methods.base import Method, MethodState
 from fedapp.server.standings import Standings
 
-MOST_NAMED = 3
+MAX_NAMED_SITES = 3
 """Sites that are named as those who moved an average most."""
 
 
 @dataclass(frozen=True)
-class Moves:
+class ChangeLengths:
     """How far members of the server's averages moved, of one part of a role.
 
     largest: the largest median length of a change so far. furthest: the sites that moved most in
-    the newest average, at most `MOST_NAMED`, each with how many times as far as usual
+    the newest average, at most `MAX_NAMED_SITES`, each with how many times as far as usual
     (`changes.times`).
     """
 
@@ -55,7 +55,7 @@ class RunState:
     private: dict[int, str] = field(default_factory=dict)
     wall_seconds: float = 0.0
     averaging: dict[int, float] = field(default_factory=dict)
-    moves: dict[str, Moves] = field(default_factory=dict)
+    moves: dict[str, ChangeLengths] = field(default_factory=dict)
     together: Standings | None = None
 
     def tables(self) -> Tables:

@@ -15,17 +15,17 @@ from typing import Any, get_args
 import numpy as np
 
 from fedapp.evaluation.classification_metrics import (
-    FEWEST,
+    MIN_CLASS_IMAGES,
     Counts,
     Metric,
-    known,
+    none_if_nan,
     sensitivity,
     specificity,
 )
-from fedapp.evaluation.findings import measured
+from fedapp.evaluation.findings import metric_over_findings
 from fedapp.evaluation.model_selection import Choice, candidates
-from fedapp.evaluation.ranking_metrics import Pooled, means_of
-from fedapp.evaluation.verdict import Said, Verdict, of_counts
+from fedapp.evaluation.ranking_metrics import PooledScores, class_means
+from fedapp.evaluation.verdict import Outcome, Verdict, verdict_of_counts
 from fedapp.learn.metrics import worst_decile
 from fedapp.methods._summed import MEAN, SITES, SQUARE, TRAINED
 from fedapp.protocol.messages import (
@@ -44,12 +44,12 @@ from fedapp.protocol.messages import (
 
 Row = dict[str, Any]
 
-POOLED: tuple[Metric, ...] = ("balanced_accuracy", "f1", "kappa")
+POOLED_METRICS: tuple[Metric, ...] = ("balanced_accuracy", "f1", "kappa")
 """Metrics beside accuracy that follow from what sites send."""
 
 
 @dataclass(frozen=True)
-class Means:
+class SummedAccuracies:
     """Of the accuracies of sites that are known by sums alone: mean, mean square, how many."""
 
     mean: float
@@ -81,7 +81,7 @@ class Standing:
     choice: Choice = field(default_factory=Choice)
     steps: float = 0.0
     images: float = 0.0
-    means: Mapping[str, Means] = field(default_factory=dict)
+    means: Mapping[str, SummedAccuracies] = field(default_factory=dict)
 
     def accuracy(self, part: str) -> float | None:
         """Accuracy on "val", "test" or "test_before"; None without images."""
@@ -91,7 +91,7 @@ class Standing:
         """Return a metric of its test images; None where it cannot be said."""
         if "test" not in self.latest:
             return None
-        return measured(metric, np.array(self.latest["test"].confusion), self._names)
+        return metric_over_findings(metric, np.array(self.latest["test"].confusion), self._names)
 
     @property
     def _names(self) -> int:
@@ -117,7 +117,7 @@ class Standing:
             return Verdict(
                 "unknown", "accuracy", self.facts.test, why="without a model of each kind"
             )
-        return of_counts(joined.test_right, alone.test_right, joined.test_images)
+        return verdict_of_counts(joined.test_right, alone.test_right, joined.test_images)
 
     def after(
         self, reply: Reply, joins_at: float, metric: Metric = "accuracy", least: float = 0.0
@@ -276,7 +276,7 @@ class Standings:
                 ):
                     self.by_answer[answer] = row
         row |= self._pooled_row()
-        for name in POOLED:
+        for name in POOLED_METRICS:
             if number and _better(row, self.by_metric.get(name), f"pooled_val_{name}"):
                 self.by_metric[name] = row
         if late := [k for k, s in sorted(self.sites.items()) if s.joined == number > 0]:
@@ -310,17 +310,17 @@ class Standings:
         and would count like one with two hundred.
         """
         return {
-            f"pooled_{part}_{name}": measured(name, self._pooled[part], self._names)
+            f"pooled_{part}_{name}": metric_over_findings(name, self._pooled[part], self._names)
             if part in self._pooled
             else None
-            for name in POOLED
+            for name in POOLED_METRICS
             for part in ("test", "val")
         }
 
     def _by_class(self) -> list[Row]:
         """Return what all sites' models find of each class, of its images at all sites together.
 
-        Shares are None where there are too few images (`quality.FEWEST`). sites_with_few: which
+        Shares are None where there are too few images (`MIN_CLASS_IMAGES`). sites_with_few: which
         have images of the class, but too few to be ranked by. Findings are told likewise: images
         that show one, of those in which it was `read`.
         """
@@ -338,7 +338,7 @@ class Standings:
                 if "test" in s.latest
             ]
         )
-        few = ((of_sites > 0) & (of_sites < FEWEST)).sum(0)
+        few = ((of_sites > 0) & (of_sites < MIN_CLASS_IMAGES)).sum(0)
         if finds:
             found, spared, read = found[1::2], found[::2], images[::2] + images[1::2]
             images, few = images[1::2], few[1::2]
@@ -346,8 +346,12 @@ class Standings:
             {
                 "class": name,
                 "images": int(images[c]),
-                "sensitivity": known(float(found[c])) if images[c] >= FEWEST else None,
-                "specificity": known(float(spared[c])) if read[c] - images[c] >= FEWEST else None,
+                "sensitivity": none_if_nan(float(found[c]))
+                if images[c] >= MIN_CLASS_IMAGES
+                else None,
+                "specificity": none_if_nan(float(spared[c]))
+                if read[c] - images[c] >= MIN_CLASS_IMAGES
+                else None,
                 **({"read": int(read[c])} if finds else {}),
                 "sites_with_few": int(few[c]),
                 **(scores[c] if scores else {}),
@@ -358,10 +362,10 @@ class Standings:
     def _scores(self) -> list[Row]:
         """Return by class how well all sites' scores rank their images; [] without score counts.
 
-        As `ranked.Pooled.rows`; of all sites as one, which masked sums know alone, without means
+        As `PooledScores.rows`; of all sites as one, which masked sums know alone, without means
         over sites.
         """
-        pooled = Pooled()
+        pooled = PooledScores()
         for number, site in self.sites.items():
             if isinstance(found := site.latest.get("test"), Scored):
                 pooled.add(np.array(found.scores, dtype=np.int64), number != EVERYBODY)
@@ -402,7 +406,7 @@ class Standings:
                 "by_validation_accuracy": site.by_validation_accuracy,
                 "before_training_accuracy": site.accuracy("test_before"),
                 "val_accuracy": site.accuracy("val"),
-                **{name: site.worth(name) for name in POOLED},
+                **{name: site.worth(name) for name in POOLED_METRICS},
                 **{
                     f"{answer}_accuracy": site.accuracy(f"test_{answer}")
                     for answer in ANSWERS
@@ -425,7 +429,7 @@ class Standings:
         their accuracies on the sites' test images. told: sites whose images tell whether joining
         helped. alone: those of them, with the round of the better model, that it did not.
         verdicts: how many sites' test images say that joining paid, that it did harm, that it
-        changed little, or nothing (`verdict.of_counts`): a site itself, which knows which images
+        changed little, or nothing (`verdict_of_counts`): a site itself, which knows which images
         were right, can say more.
         """
         choices = {k: site.choice for k, site in sorted(self.sites.items()) if k != EVERYBODY}
@@ -440,7 +444,7 @@ class Standings:
             },
             "verdicts": {
                 kind: sum(self.sites[k].verdict.said == kind for k in choices)
-                for kind in get_args(Said)
+                for kind in get_args(Outcome)
             },
         }
 
@@ -481,11 +485,11 @@ class Standings:
                     "best_by_validation": row.get(f"pooled_test_{name}"),
                     "best_by_validation_round": row.get("round"),
                 }
-                for name in POOLED
+                for name in POOLED_METRICS
                 for row in [self.by_metric.get(name, {})]
             },
             "by_class": classes,
-            **means_of(classes),
+            **class_means(classes),
             "kept": self.kept(),
             "steps_per_site": _mean([site.steps for site in self.sites.values()]),
             "images_per_site": _mean([site.images for site in self.sites.values()]),
@@ -509,7 +513,7 @@ def _note(
     measured: dict[str, dict[int, float]],
     site: int,
     evaluations: Mapping[str, Evaluation],
-    means: Mapping[str, Means],
+    means: Mapping[str, SummedAccuracies],
 ) -> None:
     """Take a site's accuracies into a table by part and site; of all sites as one, the means."""
     for part, result in evaluations.items():
@@ -520,11 +524,11 @@ def _note(
             of_part[site] = means[part].mean if part in means else result.accuracy
 
 
-def _means(reply: Reply) -> dict[str, Means]:
+def _means(reply: Reply) -> dict[str, SummedAccuracies]:
     """Return what a masked sum says of the accuracies of its sites, by part."""
     said = reply.metrics
     return {
-        part: Means(said[MEAN + part], said[SQUARE + part], int(said[SITES + part]))
+        part: SummedAccuracies(said[MEAN + part], said[SQUARE + part], int(said[SITES + part]))
         for part in reply.evaluations
         if SITES + part in said
     }

@@ -23,9 +23,9 @@ import torch
 from fedapp.core.devices import pick_device, pick_dtype, torch_threads
 from fedapp.core.errors import ConfigError, FedAppError
 from fedapp.data.parts import Part
-from fedapp.experiment.config import flower_words, load_experiment, parse_overrides
+from fedapp.experiment.config import flower_run_config, load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
-from fedapp.experiment.preset_files import anywhere
+from fedapp.experiment.preset_files import independent_of_folder
 from fedapp.experiment.resume import check_run
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import Params
@@ -42,10 +42,10 @@ def prepare(preset: str, texts: Sequence[str]) -> tuple[Experiment, Plan]:
     Raises ConfigError and RunError as `load_experiment`, `check_run` and `pick_device` do.
     """
     overrides = parse_overrides(texts)
-    preset = anywhere(preset)
+    preset = independent_of_folder(preset)
     paths = {}
     if method := overrides.get("method.preset"):
-        paths["method.preset"] = anywhere(str(method))
+        paths["method.preset"] = independent_of_folder(str(method))
     experiment = load_experiment(preset, {**overrides, **paths})
     paths |= absolute_paths(experiment)
     words = [text for text in texts if text.partition("=")[0] not in paths]
@@ -53,7 +53,7 @@ def prepare(preset: str, texts: Sequence[str]) -> tuple[Experiment, Plan]:
     check_run(experiment)
     pick_device(experiment.runtime.device)  # before every simulated site says the same
     runtime, sites = experiment.runtime, experiment.split.num_clients
-    run_config = flower_words({"preset": preset, "set": shlex.join(words)})
+    run_config = flower_run_config({"preset": preset, "set": shlex.join(words)})
     plan = Plan(run_config, sites, runtime.threads, runtime.workers)
     return experiment, plan
 

@@ -32,7 +32,7 @@ from fedapp.data.split.manifest import Manifest
 from fedapp.data.split.partition import partition
 from fedapp.experiment.experiment import Experiment
 from fedapp.methods import learning_from
-from fedapp.models.maker import Maker
+from fedapp.models.maker import ModelMaker
 from fedapp.protocol.messages import SERVER_SITE
 from fedapp.protocol.store import ModelStore
 from fedapp.site.kept_models import KeptModel
@@ -128,7 +128,7 @@ class LoadedSites:
             site = MaskedSite.around(site, mine)
         if keeps is None:
             return site
-        maker = Maker(keeps.run, experiment, facts := site.facts(), self.are_images)
+        maker = ModelMaker(keeps.run, experiment, facts := site.facts(), self.are_images)
         return replace(site, keeper=KeptModel(keeps.root / facts.folder, maker))
 
     def particulars(self, sites: int) -> str:

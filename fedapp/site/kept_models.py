@@ -21,22 +21,29 @@ from torch import Tensor
 from fedapp.core.errors import RunError
 from fedapp.core.formatting import percent
 from fedapp.data.sites import SiteData
-from fedapp.evaluation.classification_metrics import FEWEST
-from fedapp.evaluation.model_selection import BLIND, RULE, USED, Candidate, Choice, candidates
+from fedapp.evaluation.classification_metrics import MIN_CLASS_IMAGES
+from fedapp.evaluation.model_selection import (
+    RULE_WITHOUT_VALIDATION,
+    SELECTION_RULE,
+    USED,
+    Candidate,
+    Choice,
+    candidates,
+)
 from fedapp.evaluation.verdict import verdict
 from fedapp.learn.params import Params, digest_of, to_bytes, without
 from fedapp.learn.predictors import Predictor
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.models.description import (
     DESCRIPTION,
-    Chosen,
     Description,
+    ModelChoice,
     Origin,
     read_description,
 )
-from fedapp.models.evidence import Evidence, Kind, read_evidence, warnings_of, write_evidence
+from fedapp.models.evidence import Evidence, Kind, model_warnings, read_evidence, write_evidence
 from fedapp.models.folder import write_model
-from fedapp.models.maker import Maker
+from fedapp.models.maker import ModelMaker
 from fedapp.protocol.messages import ModelRef, Task
 
 log = logging.getLogger(__name__)
@@ -50,7 +57,7 @@ class KeptModel:
     """
 
     folder: Path
-    maker: Maker
+    maker: ModelMaker
 
     def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
         """Keep what a task brought where the rule chooses it. Raises StoreError."""
@@ -103,7 +110,7 @@ class KeptModel:
             if f"{part}{ending}" in report.evaluations
         }
         choice, site = at.choice, at.site
-        why = Chosen(kept.answer, self._rule(kept, at), choice.helped, choice.candidates)
+        why = ModelChoice(kept.answer, self._rule(kept, at), choice.helped, choice.candidates)
         made = self.maker.make(site, self._networks(kept, at), reported, kept.round, why)
         evidence = self._evidence(at, {kept: made.tested})
         evidence = evidence.with_answers("kept", kept, made.tested)
@@ -122,17 +129,18 @@ class KeptModel:
     def _rule(self, kept: Candidate, at: "_Moment") -> str:
         """Return by which rule a candidate is kept, as a person reads it."""
         if not kept.val_images:
-            return BLIND
+            return RULE_WITHOUT_VALIDATION
         least = self.maker.experiment.rounds.min_sensitivity
         if not least:
-            return RULE
+            return SELECTION_RULE
         names, labels = self.maker.facts.classes, at.site.labelled_part("val")[1]
         images = torch.bincount(labels, minlength=len(names)).tolist()
-        few = [f"{n!r} ({i})" for n, i in zip(names, images, strict=True) if i < FEWEST]
-        said = f"a sensitivity of {percent(least)} % in each class with {FEWEST} validation images"
+        few = [f"{n!r} ({i})" for n, i in zip(names, images, strict=True) if i < MIN_CLASS_IMAGES]
+        images_asked = f"in each class with {MIN_CLASS_IMAGES} validation images"
+        said = f"a sensitivity of {percent(least)} % {images_asked}"
         short = f"none has {said}, the nearest lacks {percent(kept.short)} points in its worst"
         unsaid = f"; of classes with fewer it cannot be said: {', '.join(few)}" if few else ""
-        return f"{RULE}; {short if kept.short else f'it has {said}'}{unsaid}"
+        return f"{SELECTION_RULE}; {short if kept.short else f'it has {said}'}{unsaid}"
 
     def _networks(self, one: Candidate, at: "_Moment") -> Mapping[str, Predictor]:
         """Return what gives a candidate of this task its answers."""
@@ -177,7 +185,7 @@ class KeptModel:
         said = verdict(joined, alone, labels, by, evidence.patients)
         why = replace(made.choice, helped=choice.helped, candidates=choice.candidates, verdict=said)
         files = self.maker.experiment.model.files
-        warned = warnings_of(made, evidence, choice)
+        warned = model_warnings(made, evidence, choice)
         write_model(self.folder, replace(made, choice=why, lights=warned), blob, files)
 
 

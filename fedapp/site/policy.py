@@ -22,10 +22,10 @@ from fedapp.data.parts import LABELLED, TEST, VAL, Part
 from fedapp.data.sites import SiteData
 from fedapp.experiment.config import (
     load_experiment,
-    preset_beneath,
+    own_method_preset,
     read_run_config,
-    settings_said,
     shared_settings,
+    unchecked_settings,
 )
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import Scalar
@@ -126,8 +126,8 @@ class SitePolicy:
                 self._simulated = (preset, overrides), load_experiment(preset, overrides)
             return self._simulated[1]
         terms.check_presets(preset, str(overrides.get("method.preset", "")))
-        terms.check_presets("", preset_beneath(preset))  # its faults would quote the file
-        said = settings_said(preset, overrides)
+        terms.check_presets("", own_method_preset(preset))  # its faults would quote the file
+        said = unchecked_settings(preset, overrides)
         self._check_started(run_config.get(SIGNED, ""), said, origin)
         self._check_answers(origin)
         terms.check_said(said, placed)

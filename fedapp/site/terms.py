@@ -27,7 +27,7 @@ from fedapp.data.datasets import NAMES as DATASETS
 from fedapp.experiment.code_hash import code_digest, stands_in_for
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import Scalar, method_presets, presets, read_yaml
-from fedapp.experiment.signed_runs import Word, public_key, settings_digest, verified
+from fedapp.experiment.signed_runs import RunStatement, public_key, settings_digest, verify
 from fedapp.learn.networks import is_timm_name, network_names
 from fedapp.methods import method_names
 from fedapp.protocol.messages import MASKED, MODEL, Origin
@@ -196,14 +196,14 @@ class Terms:
 
     def check_started(
         self, token: Scalar, said: Mapping[str, Scalar], origin: Origin
-    ) -> tuple[Word, str]:
+    ) -> tuple[RunStatement, str]:
         """Return the word by which a run was started, and the fingerprint of whose it is.
 
-        token: as the run brings it. said: its settings, `config.settings_said`. Raises TermError
-        where none of `started_by` has signed this very run.
+        token: as the run brings it. said: its settings, `config.unchecked_settings`. Raises
+        TermError where none of `started_by` has signed this very run.
         """
         try:
-            word, who = verified(token, self.started_by or ())
+            word, who = verify(token, self.started_by or ())
         except ConfigError as error:
             raise TermError("started_by", str(error)) from error
         settings = settings_digest(said)

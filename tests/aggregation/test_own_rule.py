@@ -10,7 +10,7 @@ from fedapp.aggregation.base import Memory
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.config import load_experiment
 from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.server.pool import RULE, ModelPool
+from fedapp.server.pool import RULE_MEMORY_SITE, ModelPool
 from tests.methods.conformance import Stop, cut_at, play, toy
 from tests.server.test_round_pool import content, left_out_of, model, pool_of
 
@@ -61,11 +61,14 @@ def test_what_a_rule_remembers_is_kept_until_the_next_average(tmp_path):
     assert torch.equal(again.remembered("model")["latest.weight"], model(7)["weight"])
     assert rnd.remembered == {1: 1.0}
     rnd.average([(1, rnd.latest(1))])
-    assert rnd.remembered == {1: 2.0} and rnd.pool.contents[RULE, "remembered_model"].version == 2
+    assert (
+        rnd.remembered == {1: 2.0}
+        and rnd.pool.contents[RULE_MEMORY_SITE, "remembered_model"].version == 2
+    )
     assert rnd.pool.remembered("model")["latest.weight"][0, 0] == 3
     rnd.pool.remember(Memory().tensors, 9, "model")
     assert rnd.pool.remembered("model") == {}
-    assert (RULE, "remembered_model") not in rnd.pool.contents
+    assert (RULE_MEMORY_SITE, "remembered_model") not in rnd.pool.contents
 
 
 def test_a_run_with_it_resumes_to_the_same_bits(tmp_path):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import fedapp
-from fedapp.evaluation.classification_metrics import FEWEST
-from fedapp.evaluation.findings import by_finding
+from fedapp.evaluation.classification_metrics import MIN_CLASS_IMAGES
+from fedapp.evaluation.findings import one_vs_rest_by_finding
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import IN_MEMORY, method_presets
 from fedapp.reports.report import run_page
@@ -66,7 +66,7 @@ def test_findings_are_learned_and_told_one_by_one(data, method):
     x, y = drawn(400, 7)
     said = run.model("north").probabilities(x)
     assert said.shape == (400, 3) and said.min() >= 0 and said.max() <= 1
-    found = by_finding(said.double().numpy(), y.numpy(), 0.9)
+    found = one_vs_rest_by_finding(said.double().numpy(), y.numpy(), 0.9)
     assert found[0].auroc > 0.8 and found[2].auroc is None
     with pytest.raises(fedapp.FedAppError, match="use `probabilities`"):
         run.model("north").predict(x)
@@ -125,8 +125,8 @@ def test_what_is_like_fedavg_learns_findings_from_labels_alone(method):
     assert run.summary["by_class"][0]["read"] == read
 
 
-ROWS = torch.randn(2 * FEWEST, 3)
-PAIR = ROWS, torch.arange(2 * FEWEST * 2).view(-1, 2) % 2
+ROWS = torch.randn(2 * MIN_CLASS_IMAGES, 3)
+PAIR = ROWS, torch.arange(2 * MIN_CLASS_IMAGES * 2).view(-1, 2) % 2
 
 
 @pytest.mark.parametrize(("wrong", "says"), [

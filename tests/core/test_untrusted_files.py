@@ -29,7 +29,7 @@ from fedapp.experiment.resume import differences
 from fedapp.experiment.run_folder import RunFolder
 from fedapp.learn.networks._weights import read_record
 from fedapp.models.description import read_description
-from fedapp.models.evidence import beside, read_evidence
+from fedapp.models.evidence import evidence_path, read_evidence
 from fedapp.reports.comparison.record import read_comparison
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.node.status import health
@@ -112,7 +112,7 @@ READERS = {
     "parquet": lambda folder, junk: read_rows(whole(folder / "vectors.parquet", junk)),
     "model": lambda folder, junk: read_description(whole(folder / "model.json", junk).parent),
     "evidence": lambda folder, junk: read_evidence(
-        whole(beside(folder / "model"), junk).with_name("model")
+        whole(evidence_path(folder / "model"), junk).with_name("model")
     ),
     "summary": lambda folder, junk: RunFolder(whole(folder / "s.json", junk).parent).read_json(
         "s.json"

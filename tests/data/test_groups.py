@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 import fedapp
 from fedapp import Federation, Site
-from fedapp.api.runs import asked
+from fedapp.api.runs import preset_and_overrides
 from fedapp.core.errors import DataError
 from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.arrays import read_arrays
@@ -185,7 +185,7 @@ def test_dealt_in_memory_with_patients_and_copies():
     images, labels = twice()
     patients = np.concatenate([np.arange(60) // 2, 100 + np.arange(60)])
     data = Federation.dealt((images, labels), sites=3, patients=patients)
-    experiment = load_experiment(*asked(data, None, None, {}, 0))
+    experiment = load_experiment(*preset_and_overrides(data, None, None, {}, 0))
     federation = federation_of(experiment)
     whose = np.concatenate([np.arange(60) // 2] * 2)
     assert apart(federation.manifest, whose) == 0
@@ -200,7 +200,7 @@ def test_without_copies_a_split_is_as_it_was():
 def test_all_inputs_equal():
     data = Federation.dealt((np.zeros((9, 1, 8, 8), np.uint8), np.arange(9) % 3), sites=2)
     with pytest.raises(DataError, match="all 9 inputs are copies of one"):
-        federation_of(load_experiment(*asked(data, None, None, {}, 0)))
+        federation_of(load_experiment(*preset_and_overrides(data, None, None, {}, 0)))
 
 
 def test_a_test_part_of_what_is_learned_from_is_said_in_the_result(capsys):
@@ -218,7 +218,9 @@ def test_a_test_part_of_what_another_site_learns_from():
     images = Site(labelled=(IMAGES[:30], CLASSES[:30]), test=(IMAGES[30:], CLASSES[30:]))
     other = Site(labelled=(IMAGES[29:31], CLASSES[29:31]))
     data = Federation([images, other], classes=["a", "b", "c"])
-    found, said = federation_of(load_experiment(*asked(data, None, None, {}, 0))).copies(2)
+    found, said = federation_of(
+        load_experiment(*preset_and_overrides(data, None, None, {}, 0))
+    ).copies(2)
     assert found == 1 and said.startswith("1 of 30 test images are exact copies of images that")
 
 
@@ -229,7 +231,7 @@ def test_a_manifest_that_has_copies_apart_is_said(tmp_path):
     held = Manifest("mine", 2, 3, 0, np.zeros(120, np.int32), split, np.ones(120, bool))
     held.save(tmp_path / "mine.safetensors")
     settings = {"split.manifest": str(tmp_path / "mine.safetensors")}
-    experiment = load_experiment(*asked(data, None, None, settings, 0))
+    experiment = load_experiment(*preset_and_overrides(data, None, None, settings, 0))
     assert federation_of(experiment).copies(2)[0] == 60
 
 

@@ -5,7 +5,7 @@ import torch
 
 import fedapp.methods
 from fedapp.experiment.config import load_experiment
-from fedapp.models.conformal import calibrated
+from fedapp.models.conformal import calibrate
 from fedapp.simulation.loopback import run_loopback
 from tests.docs.pages import blocks
 from tests.methods.conformance import draw_alike
@@ -75,7 +75,7 @@ def test_a_model_is_asked_as_the_page_says(tmp_path, monkeypatch):
     """The page's `images`, and its folder models/3 in the working folder."""
     monkeypatch.chdir(tmp_path)
     images, labels = pictures(40), torch.arange(40) % 4
-    calibration = calibrated(model_of().probabilities(images), labels)
+    calibration = calibrate(model_of().probabilities(images), labels)
     written(tmp_path / "models/3", calibration)
     [text] = [text for language, text in blocks("docs/USING_A_MODEL.md") if language == "py"]
     names = {"images": images}

@@ -6,26 +6,26 @@ from sklearn import metrics as theirs
 
 from fedapp.core.errors import RunError
 from fedapp.evaluation.classification_metrics import (
-    FEWEST,
     METRICS,
+    MIN_CLASS_IMAGES,
     accuracy,
     balanced_accuracy,
     brier,
-    by_class,
-    confusion,
-    enough,
+    confusion_matrix,
+    enough_images_per_class,
     f1,
     kappa,
-    macro,
-    measured,
+    mean_of_known,
+    metric_value,
+    one_vs_rest,
     sensitivity,
     specificity,
 )
 from fedapp.evaluation.confidence_intervals import (
-    interval,
-    one_against_rest,
+    bootstrap_weights,
+    percentile_interval,
     resampled_counts,
-    weights,
+    resampled_one_vs_rest,
 )
 
 HAND = np.array([[8, 2, 0], [1, 3, 0], [0, 1, 5]])  # 20 images
@@ -54,7 +54,7 @@ def test_numbers_by_hand():
 def test_metrics_of_counts_are_scikit_learns(seed):
     odds = [0.6, 0.3, 0.09, 0.01] if seed % 2 else None
     probabilities, labels = drawn(seed, odds=odds)
-    said, counts = probabilities.argmax(1), confusion(probabilities, labels)
+    said, counts = probabilities.argmax(1), confusion_matrix(probabilities, labels)
     every = list(range(4))
     assert counts.tolist() == theirs.confusion_matrix(labels, said, labels=every).tolist()
     assert accuracy(counts) == pytest.approx(theirs.accuracy_score(labels, said))
@@ -71,11 +71,11 @@ def test_metrics_of_counts_are_scikit_learns(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_metrics_of_scores_are_scikit_learns(seed):
     probabilities, labels = drawn(seed)
-    found = by_class(probabilities, labels, at=0.9)
+    found = one_vs_rest(probabilities, labels, at=0.9)
     whole = theirs.roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
-    assert macro([one.auroc for one in found]) == pytest.approx(whole)
+    assert mean_of_known([one.auroc for one in found]) == pytest.approx(whole)
     hot = np.eye(4)[labels]
-    assert macro([one.average_precision for one in found]) == pytest.approx(
+    assert mean_of_known([one.average_precision for one in found]) == pytest.approx(
         theirs.average_precision_score(hot, probabilities, average="macro")
     )
     squares = ((probabilities - hot) ** 2).sum(1).mean()
@@ -85,12 +85,12 @@ def test_metrics_of_scores_are_scikit_learns(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_resamples_are_scikit_learns_of_weighted_images(seed):
     probabilities, labels = drawn(seed, images=80)
-    times = weights(80, "test", 7)
+    times = bootstrap_weights(80, "test", 7)
     assert times.sum(1).tolist() == [80] * 7
     said = probabilities.argmax(1)
     counts = resampled_counts(times, said, labels, 4)
     scores, of = probabilities[:, 1], labels == 1
-    area, average, reached = one_against_rest(times, scores, of, 0.9)
+    area, average, reached = resampled_one_vs_rest(times, scores, of, 0.9)
     for b, weight in enumerate(times):
         own = {"sample_weight": weight}
         assert area[b] == pytest.approx(theirs.roc_auc_score(of, scores, **own))
@@ -98,16 +98,16 @@ def test_resamples_are_scikit_learns_of_weighted_images(seed):
         wrong, right, _ = theirs.roc_curve(of, scores, drop_intermediate=False, **own)
         assert reached[b] == pytest.approx(right[wrong <= 0.1 + 1e-12].max())
         repeated = np.repeat(np.arange(80), weight)
-        again = confusion(probabilities[repeated], labels[repeated])
+        again = confusion_matrix(probabilities[repeated], labels[repeated])
         assert counts[b].tolist() == again.tolist()
 
 
 def test_images_drawn_once_each_are_the_images_themselves():
     probabilities, labels = drawn(3)
-    found = by_class(probabilities, labels, at=0.8)
+    found = one_vs_rest(probabilities, labels, at=0.8)
     once = np.ones((1, len(labels)), dtype=np.int64)
     for c, one in enumerate(found):
-        own = one_against_rest(once, probabilities[:, c], labels == c, 0.8)
+        own = resampled_one_vs_rest(once, probabilities[:, c], labels == c, 0.8)
         assert [float(of[0]) for of in own] == pytest.approx(
             [one.auroc, one.average_precision, one.sensitivity_at]
         )
@@ -120,10 +120,10 @@ def test_the_bootstrap_covers_the_truth_in_19_of_20():
     so that this fails by chance less than once in 10^5.
     """
     stream, held = np.random.default_rng(0), 0
-    times = weights(100, "coverage")
+    times = bootstrap_weights(100, "coverage")
     for _ in range(500):
         right = (stream.random(100) < 0.7).astype(float)
-        low, high = interval(times @ right / 100)
+        low, high = percentile_interval(times @ right / 100)
         held += low <= 0.7 <= high
     assert 0.89 <= held / 500 <= 0.99
 
@@ -131,34 +131,34 @@ def test_the_bootstrap_covers_the_truth_in_19_of_20():
 def test_a_class_of_few_images_has_no_number():
     probabilities, labels = drawn(1, images=300)
     rare = np.flatnonzero(labels == 2)
-    keep = np.setdiff1d(np.arange(300), rare[FEWEST - 1 :])
-    found = by_class(probabilities[keep], labels[keep], at=0.9)
-    assert found[2].images == FEWEST - 1 and found[2].auroc is None
+    keep = np.setdiff1d(np.arange(300), rare[MIN_CLASS_IMAGES - 1 :])
+    found = one_vs_rest(probabilities[keep], labels[keep], at=0.9)
+    assert found[2].images == MIN_CLASS_IMAGES - 1 and found[2].auroc is None
     assert found[0].auroc is not None
-    assert not enough(confusion(probabilities[keep], labels[keep]))
-    assert enough(confusion(probabilities, labels))
+    assert not enough_images_per_class(confusion_matrix(probabilities[keep], labels[keep]))
+    assert enough_images_per_class(confusion_matrix(probabilities, labels))
 
 
 def test_a_class_absent_from_the_test_images_is_left_out():
     probabilities, labels = drawn(1, images=300)
     there = labels != 2
-    found = by_class(probabilities[there], labels[there], at=0.9)
+    found = one_vs_rest(probabilities[there], labels[there], at=0.9)
     assert found[2].images == 0 and found[2].average_precision is None
-    counts = confusion(probabilities[there], labels[there])
+    counts = confusion_matrix(probabilities[there], labels[there])
     assert np.isnan(sensitivity(counts)[2])
     said = probabilities[there].argmax(1)
     with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
         whole = theirs.balanced_accuracy_score(labels[there], said)
     assert balanced_accuracy(counts) == pytest.approx(whole)
-    assert interval(np.array([0.5, np.nan])) is None
+    assert percentile_interval(np.array([0.5, np.nan])) is None
 
 
 def test_a_constant_score_tells_nothing():
     labels = np.repeat([0, 1], 20)
     even = np.full((40, 2), 0.5)
-    [one, _] = by_class(even, labels, at=0.9)
+    [one, _] = one_vs_rest(even, labels, at=0.9)
     assert (one.auroc, one.average_precision, one.sensitivity_at) == (0.5, 0.5, 0)
-    counts = confusion(even, labels)
+    counts = confusion_matrix(even, labels)
     assert (balanced_accuracy(counts), kappa(counts)) == (0.5, 0)
 
 
@@ -166,9 +166,9 @@ def test_extremes():
     right, nothing = np.diag([5, 5]), np.zeros((2, 2), dtype=np.int64)
     for metric, of in METRICS.items():
         assert of(right) == 1
-        assert measured(metric, nothing.tolist()) is None
-    assert measured("kappa", [[5, 0], [0, 0]]) is None  # one class, and no other answer
-    assert measured("accuracy", [[5, 0], [0, 0]]) == 1
+        assert metric_value(metric, nothing.tolist()) is None
+    assert metric_value("kappa", [[5, 0], [0, 0]]) is None  # one class, and no other answer
+    assert metric_value("accuracy", [[5, 0], [0, 0]]) == 1
     perfect = np.eye(2)[np.repeat([0, 1], 20)]
     assert brier(perfect, np.repeat([0, 1], 20)) == 0
     assert brier(np.empty((0, 2)), np.empty(0, dtype=np.int64)) is None
@@ -177,7 +177,10 @@ def test_extremes():
 def test_an_answer_that_is_nan_is_refused():
     probabilities, labels = drawn(0)
     probabilities[3, 1] = np.nan
-    for ask in (lambda: by_class(probabilities, labels, 0.9), lambda: brier(probabilities, labels)):
+    for ask in (
+        lambda: one_vs_rest(probabilities, labels, 0.9),
+        lambda: brier(probabilities, labels),
+    ):
         with pytest.raises(RunError, match="the model answers NaN"):
             ask()
 
@@ -194,17 +197,17 @@ def test_the_sensitivity_counts_where_the_specificity_is_met_exactly():
     """
     scores = np.array([0.9] * 5 + [0.6] * 5 + [0.7] + [0.1] * 9)
     labels = np.repeat([1, 0], 10)
-    [_, one] = by_class(np.stack([1 - scores, scores], 1), labels, at=0.9)
+    [_, one] = one_vs_rest(np.stack([1 - scores, scores], 1), labels, at=0.9)
     assert one.sensitivity_at == 1.0
-    [_, more] = by_class(np.stack([1 - scores, scores], 1), labels, at=0.91)
+    [_, more] = one_vs_rest(np.stack([1 - scores, scores], 1), labels, at=0.91)
     assert more.sensitivity_at == 0.5
 
 
 def test_a_class_has_numbers_from_ten_images_and_ten_others_on():
     def said(images, others):
         labels = np.repeat([1, 0], [images, others])
-        return by_class(np.eye(2)[labels], labels, at=0.9)[1].auroc
+        return one_vs_rest(np.eye(2)[labels], labels, at=0.9)[1].auroc
 
-    assert FEWEST == 10
+    assert MIN_CLASS_IMAGES == 10
     assert said(10, 10) == 1.0
     assert said(9, 30) is None and said(30, 9) is None

@@ -8,15 +8,15 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from fedapp.evaluation.confidence_intervals import (
-    Difference,
-    difference,
-    interval,
+    AurocDifference,
+    bootstrap_weights,
+    delong_test,
+    percentile_interval,
     placements,
-    weights,
     wilson,
 )
 from fedapp.learn.metrics import evaluation
-from fedapp.models.description import Measured
+from fedapp.models.description import MeasuredAccuracy
 
 
 def test_wilsons_interval_by_hand():
@@ -51,18 +51,21 @@ def test_wilsons_interval_narrows_as_one_over_the_square_root():
 
 
 def test_a_patients_images_are_drawn_together():
-    drawn = weights(5, "a", 200, np.array([7, 3, 7, 7, 3]))
+    drawn = bootstrap_weights(5, "a", 200, np.array([7, 3, 7, 7, 3]))
     assert (drawn[:, 0] == drawn[:, 2]).all() and (drawn[:, 1] == drawn[:, 4]).all()
     assert (drawn[:, 0] + drawn[:, 1] == 2).all()  # two patients are drawn
 
 
 def test_patients_of_one_image_each_are_images():
-    assert (weights(6, "b", 50, np.arange(6)) == weights(6, "b", 50)).all()
-    assert (weights(6, "b", 50, np.array([9, 11, 12, 30, 31, 99])) == weights(6, "b", 50)).all()
+    assert (bootstrap_weights(6, "b", 50, np.arange(6)) == bootstrap_weights(6, "b", 50)).all()
+    assert (
+        bootstrap_weights(6, "b", 50, np.array([9, 11, 12, 30, 31, 99]))
+        == bootstrap_weights(6, "b", 50)
+    ).all()
 
 
 def test_one_patient_is_always_drawn_whole():
-    assert (weights(4, "c", 20, np.zeros(4, np.int64)) == 1).all()
+    assert (bootstrap_weights(4, "c", 20, np.zeros(4, np.int64)) == 1).all()
 
 
 def test_it_covers_where_images_by_themselves_do_not():
@@ -73,11 +76,14 @@ def test_it_covers_where_images_by_themselves_do_not():
     """
     stream, groups = np.random.default_rng(0), np.repeat(np.arange(40), 5)
     held = {"patient": 0, "image": 0}
-    of = {"patient": weights(200, "d", 400, groups), "image": weights(200, "d", 400)}
+    of = {
+        "patient": bootstrap_weights(200, "d", 400, groups),
+        "image": bootstrap_weights(200, "d", 400),
+    }
     for _ in range(400):
         right = np.repeat(stream.random(40) < 0.7, 5)
         for kind, drawn in of.items():
-            low, high = interval(drawn @ right / drawn.sum(1))
+            low, high = percentile_interval(drawn @ right / drawn.sum(1))
             held[kind] += low <= 0.7 <= high
     assert held["patient"] / 400 > 0.9
     assert held["image"] / 400 < 0.75
@@ -86,14 +92,14 @@ def test_it_covers_where_images_by_themselves_do_not():
 def test_the_spread_is_that_of_as_many_images_by_hand():
     """Of 50 patients the share's standard error is sqrt(p q / 50), whatever their images."""
     groups, right = np.repeat(np.arange(50), 4), np.repeat(np.arange(50) < 20, 4)
-    drawn = weights(200, "e", 4000, groups)
+    drawn = bootstrap_weights(200, "e", 4000, groups)
     assert (drawn @ right / drawn.sum(1)).std() == pytest.approx((0.4 * 0.6 / 50) ** 0.5, rel=0.05)
 
 
 def measured(right, patients=None):
     right = np.asarray(right)
     answers, labels = torch.eye(2)[torch.as_tensor(right).long()], torch.ones(len(right)).long()
-    found = Measured.of(evaluation(answers, labels))
+    found = MeasuredAccuracy.of(evaluation(answers, labels))
     return found if patients is None else found.by_patient(right, np.asarray(patients))
 
 
@@ -133,7 +139,7 @@ def test_delongs_numbers_by_hand():
     first, second = np.array([4.0, 2.0, 1.0, 3.0]), np.array([4.0, 3.0, 2.0, 1.0])
     v, w = placements(first, of)
     assert v.tolist() == [1, 0.5] and w.tolist() == [1, 0.5]  # 3 of 4 pairs in order
-    found = difference(first, second, of)
+    found = delong_test(first, second, of)
     assert found.gain == -0.25
     assert found.error == pytest.approx(math.sqrt(0.125 / 2 + 0.125 / 2))
 
@@ -144,24 +150,24 @@ def test_delongs_variance_is_the_sum_over_all_pairs(seed):
     of = stream.random(60) < 0.3
     first = np.round(stream.normal(size=60) + of, 1)  # ties
     second = np.round(first + stream.normal(size=60), 1)
-    found = difference(first, second, of)
+    found = delong_test(first, second, of)
     gain, variance = slowly(first, second, of)
     assert found.gain == pytest.approx(gain)
     assert found.gain == pytest.approx(roc_auc_score(of, first) - roc_auc_score(of, second))
     assert found.error == pytest.approx(math.sqrt(variance))
-    back = difference(second, first, of)
+    back = delong_test(second, first, of)
     assert back.gain == pytest.approx(-found.gain) and back.p == pytest.approx(found.p)
 
 
 def test_a_change_of_scale_changes_nothing():
     stream = np.random.default_rng(1)
     of, first = np.arange(30) % 2 == 0, stream.normal(size=30)
-    assert difference(first, np.exp(first), of) == Difference(0, 0, 1)
+    assert delong_test(first, np.exp(first), of) == AurocDifference(0, 0, 1)
 
 
 def test_constant_and_perfect_scores():
     of = np.repeat([True, False], 10)
-    found = difference(of.astype(float), np.zeros(20), of)
+    found = delong_test(of.astype(float), np.zeros(20), of)
     assert (found.gain, found.error, found.p) == (0.5, 0, 0)
     assert found.interval == (0.5, 0.5)
 
@@ -177,5 +183,5 @@ def test_equal_tests_are_called_unequal_once_in_twenty():
     for _ in range(1000):
         common = stream.normal(size=100) + of
         one, other = (common + stream.normal(size=100) for _ in range(2))
-        alarms += difference(one, other, of).p < 0.05
+        alarms += delong_test(one, other, of).p < 0.05
     assert 0.02 < alarms / 1000 < 0.085

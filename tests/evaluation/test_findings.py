@@ -10,7 +10,13 @@ from sklearn import metrics as theirs
 from torch import nn
 
 from fedapp.core.errors import RunError
-from fedapp.evaluation.findings import blocks, both, by_finding, measured, read_alone
+from fedapp.evaluation.findings import (
+    finding_matrices,
+    flatten_findings,
+    metric_over_findings,
+    one_vs_rest_by_finding,
+    two_class_names,
+)
 from fedapp.evaluation.verdict import verdict
 from fedapp.learn.losses import cross_entropy, finding_loss
 from fedapp.learn.metrics import evaluation
@@ -72,10 +78,13 @@ def test_counts_by_hand():
     found = evaluation(probabilities, labels)
     assert found.confusion == ((0, 1, 0, 0), (1, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1, 0))
     assert (found.samples, found.correct) == (5, 2)
-    assert blocks(np.array(found.confusion)).tolist() == [[[0, 1], [1, 1]], [[1, 0], [1, 0]]]
-    assert both(["effusion", "mass"]) == ("no effusion", "effusion", "no mass", "mass")
+    assert finding_matrices(np.array(found.confusion)).tolist() == [
+        [[0, 1], [1, 1]],
+        [[1, 0], [1, 0]],
+    ]
+    assert two_class_names(["effusion", "mass"]) == ("no effusion", "effusion", "no mass", "mass")
     # (0 + 1/2) / 2 of the first, (1 + 0) / 2 of the second
-    assert measured("balanced_accuracy", np.array(found.confusion), 2) == 0.375
+    assert metric_over_findings("balanced_accuracy", np.array(found.confusion), 2) == 0.375
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -83,7 +92,7 @@ def test_metrics_by_finding_are_scikit_learns(seed):
     scores, labels = drawn(seed)
     counts = np.array(evaluation(torch.tensor(scores), torch.tensor(labels)).confusion)
     areas, precise, balanced = [], [], []
-    for f, one in enumerate(by_finding(scores, labels, 0.9)):
+    for f, one in enumerate(one_vs_rest_by_finding(scores, labels, 0.9)):
         read = labels[:, f] >= 0
         truth, score = labels[read, f], scores[read, f]
         areas.append(theirs.roc_auc_score(truth, score))
@@ -92,22 +101,22 @@ def test_metrics_by_finding_are_scikit_learns(seed):
         assert one.images == truth.sum()
         assert (one.auroc, one.average_precision) == pytest.approx((areas[f], precise[f]))
         table = theirs.confusion_matrix(truth, score > 0.5)
-        assert blocks(counts)[f].tolist() == table.tolist()
-    assert measured("balanced_accuracy", counts, 3) == pytest.approx(np.mean(balanced))
+        assert finding_matrices(counts)[f].tolist() == table.tolist()
+    assert metric_over_findings("balanced_accuracy", counts, 3) == pytest.approx(np.mean(balanced))
 
 
 def test_a_finding_that_nobody_has_has_no_number_and_a_constant_score_tells_nothing():
     scores, labels = drawn(0, unread=0)
     labels[:, 0], scores[:, 1] = 0, 0.5
-    nobody, constant, _ = by_finding(scores, labels, 0.9)
+    nobody, constant, _ = one_vs_rest_by_finding(scores, labels, 0.9)
     assert (nobody.images, nobody.auroc, nobody.average_precision) == (0, None, None)
     assert constant.auroc == 0.5 and constant.sensitivity_at == 0
     counts = np.array(evaluation(torch.tensor(scores), torch.tensor(labels)).confusion)
     alone = [counts[2:4, 2:4], counts[4:, 4:]]
-    of_two = [measured("f1", one, 2) for one in alone]
-    assert measured("f1", counts, 3) == pytest.approx(np.mean(of_two))
+    of_two = [metric_over_findings("f1", one, 2) for one in alone]
+    assert metric_over_findings("f1", counts, 3) == pytest.approx(np.mean(of_two))
     none = np.diag([5, 0, 7, 0])
-    assert measured("balanced_accuracy", none, 2) is None
+    assert metric_over_findings("balanced_accuracy", none, 2) is None
 
 
 def test_nothing_read_counts_nothing():
@@ -121,11 +130,11 @@ def test_an_answer_that_is_nan_is_an_error():
     scores, labels = drawn(0)
     scores[labels[:, 1] >= 0, 1] = np.nan
     with pytest.raises(RunError, match="answers NaN"):
-        by_finding(scores, labels, 0.9)
+        one_vs_rest_by_finding(scores, labels, 0.9)
 
 
 def test_read_alone_goes_image_by_image():
-    pairs, labels, image, of = read_alone(
+    pairs, labels, image, of = flatten_findings(
         np.array([[0.75, 0.25], [0.5, 1.0]]), np.array([[1, -1], [0, 1]])
     )
     assert pairs.tolist() == [[0.25, 0.75], [0.5, 0.5], [0, 1]]

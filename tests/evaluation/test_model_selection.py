@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.evaluation.classification_metrics import shortfall
-from fedapp.evaluation.model_selection import Candidate, Choice, candidates, chosen, margin, needed
+from fedapp.evaluation.classification_metrics import sensitivity_shortfall
+from fedapp.evaluation.model_selection import (
+    Candidate,
+    Choice,
+    candidates,
+    margin,
+    select,
+    still_needed,
+)
 from fedapp.protocol.messages import Evaluation
 
 IMAGES = 12
@@ -38,27 +45,27 @@ def test_the_margin_by_hand():
 def test_a_later_one_within_the_margin_is_kept_and_one_beyond_it_is_not():
     best = one(1, 80, images=100)  # p = 81 / 102, m = sqrt(81 * 21 / 102 ** 2 * 100) / 2 = 2.02
     later = [one(n, right, images=100) for n, right in ((2, 78), (3, 77))]
-    assert chosen([best, *later]) == later[0]
-    assert chosen([best, later[1]]) == best
+    assert select([best, *later]) == later[0]
+    assert select([best, later[1]]) == best
 
 
 def test_without_validation_images_the_servers_last_is_kept_or_what_was_used_last():
     found = [one(n, 0, a, images=0) for n in (1, 2) for a in ("tuned", "common", "used")]
-    assert chosen(found) == one(2, 0, "common", images=0)
-    assert chosen([one(n, 0, images=0) for n in (1, 2)]) == one(2, 0, images=0)
+    assert select(found) == one(2, 0, "common", images=0)
+    assert select([one(n, 0, images=0) for n in (1, 2)]) == one(2, 0, images=0)
     nothing = Evaluation(((0,),), (0,), (0,), (0.0,))
     said = {"val": nothing, "val_common": nothing}  # equal, but not known to be one answer
     assert [c.answer for c in candidates(1, said, False)] == ["common", "used"]
-    assert chosen([]) is None and Choice().kept is None and Choice().helped is None
+    assert select([]) is None and Choice().kept is None and Choice().helped is None
 
 
 def test_all_equal_is_the_last_and_in_a_round_the_answer_used():
     found = [one(n, 5, a, a == "alone") for n in (1, 2) for a in ("used", "alone", "common")]
-    assert chosen(found) == one(2, 5)
+    assert select(found) == one(2, 5)
 
 
 def test_one_that_is_far_better_is_kept_however_early():
-    assert chosen([one(0, 12), *(one(n, 3) for n in range(1, 50))]) == one(0, 12)
+    assert select([one(0, 12), *(one(n, 3) for n in range(1, 50))]) == one(0, 12)
 
 
 @given(rows)
@@ -69,12 +76,12 @@ def test_round_by_round_is_as_all_at_once_and_again_changes_nothing(found):
         new = [c for c in every if c.round == number]
         seen += new
         before, choice = choice, choice.after(new)
-        assert choice.kept == chosen(seen)
-        assert choice.alone == chosen([c for c in seen if c.alone])
+        assert choice.kept == select(seen)
+        assert choice.alone == select([c for c in seen if c.alone])
         assert choice.after(new) == choice
         # Only what is there already or comes now can be kept: the networks of others are gone.
         assert choice.kept in (before.kept, *new)
-    assert needed(every) == choice.candidates and len(choice.candidates) <= 10
+    assert still_needed(every) == choice.candidates and len(choice.candidates) <= 10
 
 
 rounds = st.lists(rows, min_size=1, max_size=8)
@@ -107,7 +114,7 @@ def test_a_round_done_again_replaces_the_kept_model_only_by_one_as_good():
 def test_what_is_kept_is_never_further_below_the_best_than_the_margin(found):
     every = [one(n, r, a) for n, a, r in found]
     best = max(c.val_right for c in every)
-    kept = chosen(every)
+    kept = select(every)
     assert kept.val_right >= best - margin(best, IMAGES)
     assert all(c.val_right < best - margin(best, IMAGES) for c in every if c.when > kept.when)
 
@@ -172,10 +179,10 @@ def by_class(*rows):
 def test_how_far_a_model_is_from_a_sensitivity_by_hand():
     """9 of 10 and 4 of 10: the worst class lacks 0.3 of 0.7; of 9 images nothing is said."""
     said = ((9, 1), (6, 4))
-    assert shortfall(0.7, said) == pytest.approx(0.3)
-    assert shortfall(0.4, said) == shortfall(0.0, said) == 0
-    assert shortfall(0.7, ((9, 1), (9, 0))) == 0  # too few of the second class
-    assert shortfall(1.0, ((0, 0), (0, 0))) == 0
+    assert sensitivity_shortfall(0.7, said) == pytest.approx(0.3)
+    assert sensitivity_shortfall(0.4, said) == sensitivity_shortfall(0.0, said) == 0
+    assert sensitivity_shortfall(0.7, ((9, 1), (9, 0))) == 0  # too few of the second class
+    assert sensitivity_shortfall(1.0, ((0, 0), (0, 0))) == 0
 
 
 def test_the_kept_model_finds_each_class_or_comes_nearest():
@@ -184,7 +191,7 @@ def test_the_kept_model_finds_each_class_or_comes_nearest():
 
     def kept(least, *said):
         found = [candidates(n, {"val": one}, False, least=least)[0] for n, one in enumerate(said)]
-        return chosen(found).round
+        return select(found).round
 
     assert kept(0.0, blind, nearer, fair) == 0
     assert kept(0.6, blind, fair, nearer) == 1  # alone in having it
@@ -201,5 +208,5 @@ def test_what_is_dropped_never_matters_where_a_sensitivity_is_asked_for(found, s
     choice = Choice()
     for number in sorted({c.round for c in every}):
         choice = choice.after([c for c in every if c.round == number])
-    assert choice.kept == chosen(every)
-    assert choice.alone == chosen([c for c in every if c.alone])
+    assert choice.kept == select(every)
+    assert choice.alone == select([c for c in every if c.alone])

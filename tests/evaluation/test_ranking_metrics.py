@@ -5,8 +5,14 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fedapp.core.errors import RunError
-from fedapp.evaluation.confidence_intervals import difference, placements
-from fedapp.evaluation.ranking_metrics import EDGES, Pooled, means_of, ranked, score_counts
+from fedapp.evaluation.confidence_intervals import delong_test, placements
+from fedapp.evaluation.ranking_metrics import (
+    BIN_EDGES,
+    PooledScores,
+    class_means,
+    ranking_quality,
+    score_counts,
+)
 from fedapp.protocol.messages import SCORE_BINS
 
 
@@ -25,13 +31,13 @@ def drawn(seed, images=400, share=0.2, shift=1.5):
 
 
 def rounded(scores):
-    return np.searchsorted(EDGES, scores, side="right")
+    return np.searchsorted(BIN_EDGES, scores, side="right")
 
 
 def test_by_hand():
     """Of 6 pairs the class wins 4, and 1 lies in one bin: 4.5 / 6."""
     scores, of = np.array([0.9, 0.3, 0.3001, 0.2, 0.8]), np.array([1, 1, 0, 0, 0]) == 1
-    found = ranked(counts_of(scores, of), 1)
+    found = ranking_quality(counts_of(scores, of), 1)
     assert found.auroc == pytest.approx((3 + 1.5) / 6)
     assert found.within == pytest.approx(1 / 12)
     # From the top: one of 1 is right, then two of 4.
@@ -41,7 +47,7 @@ def test_by_hand():
 @pytest.mark.parametrize("seed", range(20))
 def test_it_is_scikit_learns_of_the_rounded_scores(seed):
     scores, of = drawn(seed, share=0.05 + 0.04 * seed, shift=seed / 5)
-    found = ranked(counts_of(scores, of))
+    found = ranking_quality(counts_of(scores, of))
     assert found.auroc == pytest.approx(roc_auc_score(of, rounded(scores)), abs=1e-12)
     exact = average_precision_score(of, rounded(scores))
     assert found.average_precision == pytest.approx(exact, abs=1e-12)
@@ -51,14 +57,14 @@ def test_it_is_scikit_learns_of_the_rounded_scores(seed):
 
 def test_the_bound_is_met_where_one_bin_holds_all():
     scores, of = np.linspace(0.5001, 0.5002, 20), np.arange(20) >= 10
-    found = ranked(counts_of(scores, of))
+    found = ranking_quality(counts_of(scores, of))
     assert (found.auroc, found.within) == (0.5, 0.5) and roc_auc_score(of, scores) == 1
 
 
 def test_the_interval_is_delongs():
     scores, of = drawn(3)
-    found = ranked(counts_of(scores, of))
-    one = difference(rounded(scores).astype(float), np.zeros(len(of)), of)  # of nothing: 0.5 each
+    found = ranking_quality(counts_of(scores, of))
+    one = delong_test(rounded(scores).astype(float), np.zeros(len(of)), of)  # of nothing: 0.5 each
     assert (found.low, found.high) == pytest.approx([0.5 + end for end in one.interval])
     assert found.auroc == pytest.approx(placements(rounded(scores), of)[0].mean())
 
@@ -66,13 +72,13 @@ def test_the_interval_is_delongs():
 @pytest.mark.parametrize(("high", "auroc"), [(True, 1.0), (False, 0.0)])
 def test_perfect_and_reversed(high, auroc):
     of = np.arange(30) % 2 == 0
-    found = ranked(counts_of(np.where(of == high, 0.99, 0.01), of))
+    found = ranking_quality(counts_of(np.where(of == high, 0.99, 0.01), of))
     assert found.auroc == auroc and found.within == 0
 
 
 def test_a_constant_score_says_nothing():
     of = np.arange(40) < 15
-    found = ranked(counts_of(np.full(40, 0.7), of))
+    found = ranking_quality(counts_of(np.full(40, 0.7), of))
     assert found.auroc == 0.5 and found.average_precision == 15 / 40
     assert (found.low, found.high) == (0.5, 0.5) and found.within == 0.5
 
@@ -80,13 +86,13 @@ def test_a_constant_score_says_nothing():
 def test_0_and_1_and_each_edge_have_a_bin():
     scores = np.array([0.0, 1e-30, 0.5, 1 - 1e-9, 1.0])
     assert rounded(scores).tolist() == [0, 0, SCORE_BINS // 2, SCORE_BINS - 1, SCORE_BINS - 1]
-    assert len(EDGES) == SCORE_BINS - 1 and (np.diff(EDGES) > 0).all()
+    assert len(BIN_EDGES) == SCORE_BINS - 1 and (np.diff(BIN_EDGES) > 0).all()
 
 
 @pytest.mark.parametrize(("ours", "others"), [(0, 50), (50, 0), (9, 50), (50, 9), (0, 0)])
 def test_of_few_images_nothing_is_said(ours, others):
     of = np.arange(ours + others) < ours
-    assert ranked(counts_of(np.full(len(of), 0.5), of)) is None
+    assert ranking_quality(counts_of(np.full(len(of), 0.5), of)) is None
 
 
 def test_an_answer_that_is_nan_is_refused():
@@ -103,14 +109,14 @@ def test_a_finding_that_was_not_read_is_not_counted():
 def test_sites_counts_are_the_counts_of_all_images():
     """The pitfall: by sites' mean the model is no better than chance; over all images it is."""
     scores, of = drawn(5)
-    pooled = Pooled()
+    pooled = PooledScores()
     for part in np.array_split(np.arange(len(of)), 7):
         both = np.stack([1 - scores[part], scores[part]], 1)
         pooled.add(score_counts(both, of[part].astype(np.int64)))
-    case = ranked(counts_of(scores, of))
+    case = ranking_quality(counts_of(scores, of))
     row = pooled.rows()[1]
     assert row["auroc"] == case.auroc and row["sites_in_mean"] == 7
-    few = Pooled()
+    few = PooledScores()
     for case, others in ((0.4, [0.5] * 10), (0.4, [0.5] * 10), *[(0.9, [0.1] * 10)] * 10):
         site = np.array([case, *others])
         few.add(score_counts(np.stack([1 - site, site], 1), np.arange(11) == 0))
@@ -121,9 +127,13 @@ def test_sites_counts_are_the_counts_of_all_images():
 
 def test_all_sites_as_one_have_no_mean_over_sites_and_nothing_has_no_rows():
     scores, of = drawn(1)
-    pooled = Pooled()
+    pooled = PooledScores()
     pooled.add(score_counts(np.stack([1 - scores, scores], 1), of.astype(np.int64)), False)
     rows = pooled.rows()
     assert rows[1]["auroc"] is not None and rows[1]["auroc_of_sites"] is None
-    assert means_of(rows)["auroc"] == pytest.approx(rows[0]["auroc"])
-    assert Pooled().rows() == [] and means_of([]) == {} and means_of([{"class": "a"}]) == {}
+    assert class_means(rows)["auroc"] == pytest.approx(rows[0]["auroc"])
+    assert (
+        PooledScores().rows() == []
+        and class_means([]) == {}
+        and class_means([{"class": "a"}]) == {}
+    )

@@ -5,7 +5,12 @@ import pytest
 import torch
 
 from fedapp.evaluation.model_selection import Candidate
-from fedapp.evaluation.reliability_warnings import drifted, shifted, unlike, warnings_about
+from fedapp.evaluation.reliability_warnings import (
+    drift_warnings,
+    label_mix_warnings,
+    shift_warnings,
+    warnings_about,
+)
 from fedapp.learn.metrics import evaluation
 
 CLASSES = "cat", "dog", "deer", "frog"
@@ -59,18 +64,20 @@ def test_calibration_is_not_judged_by_few_images():
 
 
 def test_a_class_mix_unlike_that_of_the_labels():
-    [light] = unlike([25, 25, 25, 25], [70, 10, 10, 10], "test images")
+    [light] = label_mix_warnings([25, 25, 25, 25], [70, 10, 10, 10], "test images")
     assert "45.0 % of the images would have to change class" in light
-    assert unlike([25, 25, 25, 25], [26, 24, 25, 25], "test images") == []
-    assert unlike([2, 2, 0, 0], [0, 2, 2, 0], "test images") == [], "so few may be chance"
-    assert unlike([0, 0, 0, 0], [1, 2, 3, 4], "test images") == []
+    assert label_mix_warnings([25, 25, 25, 25], [26, 24, 25, 25], "test images") == []
+    assert label_mix_warnings([2, 2, 0, 0], [0, 2, 2, 0], "test images") == [], (
+        "so few may be chance"
+    )
+    assert label_mix_warnings([0, 0, 0, 0], [1, 2, 3, 4], "test images") == []
 
 
 def test_alike_mixes_are_called_unlike_once_in_a_thousand():
     """2,000 sites of equal mixes, 60 images each: above 0.6 % by chance less than once in 10^4."""
     stream = np.random.default_rng(3)
     both = stream.multinomial(60, [0.4, 0.3, 0.2, 0.1], size=(2000, 2)).tolist()
-    assert sum(bool(unlike(a, b, "")) for a, b in both) / 2000 < 0.006
+    assert sum(bool(label_mix_warnings(a, b, "")) for a, b in both) / 2000 < 0.006
 
 
 def used(number, right, images=100):
@@ -79,28 +86,32 @@ def used(number, right, images=100):
 
 @pytest.mark.parametrize(("last", "shines"), [(80, False), (72, False), (60, True), (10, True)])
 def test_drift_between_rounds(last, shines):
-    found = drifted([used(3, 80), used(9, last)])
+    found = drift_warnings([used(3, 80), used(9, last)])
     assert bool(found) == shines
     if last == 60:
         assert found == [
             "It got worse over the rounds: 80 of 100 validation images right after round 3, 60 "
             "after round 9, the last."
         ]
-    assert drifted([used(3, 80)]) == [] == drifted([used(0, 0, 0), used(1, 0, 0)])
+    assert drift_warnings([used(3, 80)]) == [] == drift_warnings([used(0, 0, 0), used(1, 0, 0)])
 
 
 def test_answers_of_another_class_mix_than_those_to_the_test_images():
-    [light] = shifted([25, 25, 25, 25], [10, 10, 10, 70], CLASSES)
+    [light] = shift_warnings([25, 25, 25, 25], [10, 10, 10, 70], CLASSES)
     assert "45.0 % of these images would have to change class; more are 'frog'" in light
     assert "once in 100 times" in light
-    assert shifted([25, 25, 25, 25], [26, 24, 25, 25], CLASSES) == []
-    assert shifted([100, 0, 0, 0], [300, 0, 0, 0], CLASSES) == [], "one class, as before"
-    assert shifted([100, 0, 0, 0], [0, 300, 0, 0], CLASSES)
+    assert shift_warnings([25, 25, 25, 25], [26, 24, 25, 25], CLASSES) == []
+    assert shift_warnings([100, 0, 0, 0], [300, 0, 0, 0], CLASSES) == [], "one class, as before"
+    assert shift_warnings([100, 0, 0, 0], [0, 300, 0, 0], CLASSES)
 
 
 @pytest.mark.parametrize("few", [[0, 0, 0, 0], [19, 0, 0, 0]])
 def test_of_few_images_no_mix_is_called_new(few):
-    assert shifted([0, 0, 100, 0], few, CLASSES) == [] == shifted(few, [0, 0, 100, 0], CLASSES)
+    assert (
+        shift_warnings([0, 0, 100, 0], few, CLASSES)
+        == []
+        == shift_warnings(few, [0, 0, 100, 0], CLASSES)
+    )
 
 
 @pytest.mark.parametrize(("mix", "tested", "asked"), [
@@ -112,5 +123,5 @@ def test_alike_answers_are_called_new_once_in_a_hundred(mix, tested, asked):
     stream, told = np.random.default_rng(5), 0
     for _ in range(2000):
         said = stream.multinomial(tested, mix), stream.multinomial(asked, mix)
-        told += bool(shifted(*said, CLASSES))
+        told += bool(shift_warnings(*said, CLASSES))
     assert told / 2000 < 0.018

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from fedapp.evaluation.confidence_intervals import FEW
-from fedapp.evaluation.verdict import WORTH, _said, images_needed, of_counts, paired, verdict
+from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
+from fedapp.evaluation.verdict import (
+    GAIN_TO_DETECT,
+    _outcome,
+    images_needed,
+    paired_interval,
+    verdict,
+    verdict_of_counts,
+)
 
 
 def answers(right, labels, classes=2):
@@ -26,7 +33,7 @@ def pair(b, c, both, neither):
 
 def test_numbers_by_hand():
     # p = 21/102, q = 6/102: 0.14706 +- 1.96 sqrt((0.26471 - 0.02163) / 102)
-    low, high = paired(20, 5, 100)
+    low, high = paired_interval(20, 5, 100)
     assert (low, high) == pytest.approx((0.05138, 0.24274), abs=1e-5)
     found = verdict(*pair(20, 5, 50, 25))
     assert (found.said, found.gain) == ("paid", pytest.approx(0.15))
@@ -37,7 +44,7 @@ def test_numbers_by_hand():
     )
     # (1.95996 + 0.84162)^2 (0.3 - 0.01) / 0.01 = 227.6
     assert images_needed(0.3) == 228
-    assert images_needed(0) == images_needed(WORTH) == 71
+    assert images_needed(0) == images_needed(GAIN_TO_DETECT) == 71
 
 
 def test_two_models_in_each_others_place_have_the_opposite_verdict():
@@ -59,10 +66,10 @@ def test_few_images_never_have_a_number():
     found = verdict(*pair(7, 0, 0, 0))
     assert (found.said, found.gain, found.low) == ("unknown", None, None)
     assert found.line.startswith("Cannot tell whether joining paid with 7 test images: about ")
-    assert verdict(*pair(FEW - 1, 0, 0, 0)).gain is None
-    assert verdict(*pair(FEW, 0, 0, 0)).said == "paid"
+    assert verdict(*pair(MIN_TEST_IMAGES - 1, 0, 0, 0)).gain is None
+    assert verdict(*pair(MIN_TEST_IMAGES, 0, 0, 0)).said == "paid"
     assert verdict(*pair(1, 0, 0, 0)).line.startswith("Cannot tell whether joining paid with 1 t")
-    assert of_counts(7, 0, 7).gain is None
+    assert verdict_of_counts(7, 0, 7).gain is None
 
 
 def test_without_a_model_alone_or_test_images_it_says_what_is_lacking():
@@ -98,7 +105,7 @@ def test_a_mean_over_classes_is_not_said_where_one_has_few_images():
 
 
 def test_counts_alone_have_a_wider_interval_than_the_images_themselves():
-    counts, own = of_counts(70, 55, 100), verdict(*pair(20, 5, 50, 25))
+    counts, own = verdict_of_counts(70, 55, 100), verdict(*pair(20, 5, 50, 25))
     assert counts.gain == pytest.approx(own.gain)
     assert counts.low < own.low and own.high < counts.high
 
@@ -111,7 +118,9 @@ def test_of_equal_models_at_most_one_in_twenty_is_told_apart(differ, images):
     """
     stream = np.random.default_rng(images)
     drawn = stream.multinomial(images, [differ / 2, differ / 2, 1 - differ], size=4000)
-    wrong = sum(_said(*paired(b, c, images)) in {"paid", "harmed"} for b, c, _ in drawn.tolist())
+    wrong = sum(
+        _outcome(*paired_interval(b, c, images)) in {"paid", "harmed"} for b, c, _ in drawn.tolist()
+    )
     assert wrong / 4000 < 0.066
 
 
@@ -130,10 +139,12 @@ def test_ten_copies_of_a_patients_image_say_no_more_than_one():
 
 def test_few_patients_never_have_a_number_however_many_their_images():
     joined, alone, labels = pair(20, 5, 50, 25)
-    found = verdict(joined, alone, labels, patients=np.arange(100) % (FEW - 1))
+    found = verdict(joined, alone, labels, patients=np.arange(100) % (MIN_TEST_IMAGES - 1))
     assert found.gain is None
-    assert f"with 100 test images of {FEW - 1} patients" in found.line
-    assert verdict(joined, alone, labels, patients=np.arange(100) % FEW).gain is not None
+    assert f"with 100 test images of {MIN_TEST_IMAGES - 1} patients" in found.line
+    assert (
+        verdict(joined, alone, labels, patients=np.arange(100) % MIN_TEST_IMAGES).gain is not None
+    )
 
 
 def test_patients_of_one_image_each_are_images():
@@ -147,18 +158,18 @@ def test_patients_of_one_image_each_are_images():
 
 def test_the_interval_of_counts_by_hand():
     """p = 71/102, q = 56/102: 0.14706 +- 1.95996 sqrt((0.21161 + 0.24760) / 102)."""
-    found = of_counts(70, 55, 100)
+    found = verdict_of_counts(70, 55, 100)
     assert (found.gain, found.low, found.high) == pytest.approx((0.15, 0.01556, 0.27856), abs=1e-5)
-    small = of_counts(15, 5, 20)  # n is small beside the two images more in each
+    small = verdict_of_counts(15, 5, 20)  # n is small beside the two images more in each
     p, q = 16 / 22, 6 / 22
     half = 1.959964 * np.sqrt((p * (1 - p) + q * (1 - q)) / 22)
     assert (small.low, small.high) == pytest.approx((p - q - half, p - q + half), abs=1e-6)
 
 
 def test_an_interval_reaches_no_further_than_a_difference_of_shares_can():
-    for low, high in (paired(100, 0, 100), ends(of_counts(100, 0, 100))):
+    for low, high in (paired_interval(100, 0, 100), ends(verdict_of_counts(100, 0, 100))):
         assert high == 1.0 and 0.9 < low < 1.0
-    for low, high in (paired(0, 100, 100), ends(of_counts(0, 100, 100))):
+    for low, high in (paired_interval(0, 100, 100), ends(verdict_of_counts(0, 100, 100))):
         assert low == -1.0 and -1.0 < high < -0.9
 
 
@@ -169,7 +180,7 @@ def ends(found):
 def test_by_patient_an_interval_is_never_narrower_than_by_image():
     """Patients with an image each, and patients whose images cancel: the wider of the two holds."""
     joined, alone, labels = pair(8, 8, 40, 10)
-    low, high = paired(8, 8, 66)
+    low, high = paired_interval(8, 8, 66)
     each = verdict(joined, alone, labels, patients=np.arange(66))
     assert each.low <= low and each.high >= high
     # An image that joining gained and one that it lost, of one patient: resampling sees no spread.

@@ -15,7 +15,7 @@ from fedapp.experiment.config import (
     MACHINE_KEYS,
     config_keys,
     experiment_digest,
-    flower_words,
+    flower_run_config,
     from_plain,
     load_experiment,
     load_run_config,
@@ -362,17 +362,17 @@ def test_a_run_configs_overrides_are_read_as_a_shell_reads_them():
 
 @pytest.mark.parametrize("text", ["/a'b\"c", "C:\\x", "\\", "'\\\"", "é"])
 def test_flowers_command_carries_any_text(text):
-    assert tomllib.loads(flower_words({"preset": text})) == {"preset": text}
+    assert tomllib.loads(flower_run_config({"preset": text})) == {"preset": text}
 
 
 def test_flowers_command_says_an_empty_value_too():
     """Left out, `set` would be what the app's own file says: of a baseline that is not empty."""
-    assert flower_words({"preset": "a", "set": ""}) == 'preset="a" set=""'
+    assert flower_run_config({"preset": "a", "set": ""}) == 'preset="a" set=""'
 
 
 def test_a_text_that_flower_cannot_carry_is_refused():
     with pytest.raises(ConfigError, match=r"set = .*Flower cannot carry"):
-        flower_words({"preset": "digits_demo", "set": "data.root=a\nb"})
+        flower_run_config({"preset": "digits_demo", "set": "data.root=a\nb"})
 
 
 def test_a_plain_form_of_another_shape_is_refused():

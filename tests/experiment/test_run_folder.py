@@ -17,7 +17,7 @@ from fedapp.experiment.config import experiment_digest, from_plain, load_experim
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.resume import check_run, open_run, sole_server
 from fedapp.experiment.run_folder import (
-    NAME,
+    RUN_NAME_PATTERN,
     RunFolder,
     find_run,
     folder_of,
@@ -85,14 +85,14 @@ def test_default_name_is_unique(experiment: Experiment) -> None:
     assert len(names) == 3
     for name in names:
         assert name.startswith("digits_demo-s3-20")
-        assert NAME.fullmatch(name)
+        assert RUN_NAME_PATTERN.fullmatch(name)
 
 
 def test_default_name_of_an_odd_preset_is_a_folder_name(tmp_path: Path) -> None:
     for preset in ("my preset/../ä", "...", "x" * 300):
         folder = RunFolder.create(tmp_path, "", {"name": preset, "seed": 0}, None, "d")
         assert folder.path.parent == tmp_path
-        assert NAME.fullmatch(folder.path.name)
+        assert RUN_NAME_PATTERN.fullmatch(folder.path.name)
 
 
 def test_a_run_is_never_overwritten(experiment: Experiment) -> None:
@@ -166,7 +166,7 @@ def test_resume_with_more_rounds_survives_a_kill_between_its_two_files(
 ) -> None:
     folder = open_run(rounds(named(experiment, "mine"), 3))
     longer = rounds(named(experiment, "mine", resume=True), 5)
-    monkeypatch.setattr(resume, "note_rounds", lambda *_: None)  # killed before
+    monkeypatch.setattr(resume, "store_num_rounds", lambda *_: None)  # killed before
     open_run(longer)
     monkeypatch.undo()
     open_run(longer)

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from fedapp.core.errors import ConfigError
 from fedapp.experiment.signed_runs import (
     MAX_TOKEN,
-    Word,
+    RunStatement,
     fingerprint,
     private_key,
     public_key,
-    read_word,
+    read_statement,
     settings_digest,
     sign,
-    verified,
+    verify,
 )
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
-WORD = Word("study-1", "a" * 64, "b" * 64, "c" * 64, 1_800_000_000)
+WORD = RunStatement("study-1", "a" * 64, "b" * 64, "c" * 64, 1_800_000_000)
 
 
 def line(key):
@@ -41,15 +41,15 @@ def packed(content):
 
 def test_a_word_comes_back_with_who_signed_it():
     token = sign(WORD, KEY)
-    assert verified(token, [line(OTHER), line(KEY)]) == (WORD, fingerprint(KEY.public_key()))
-    assert read_word(token) == WORD and token.isprintable() and len(token) < MAX_TOKEN
+    assert verify(token, [line(OTHER), line(KEY)]) == (WORD, fingerprint(KEY.public_key()))
+    assert read_statement(token) == WORD and token.isprintable() and len(token) < MAX_TOKEN
     assert set(token) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 
 @pytest.mark.parametrize("keys", [[], [line(OTHER)]])
 def test_another_key_is_no_help(keys):
     with pytest.raises(ConfigError, match="none of the keys"):
-        verified(sign(WORD, KEY), keys)
+        verify(sign(WORD, KEY), keys)
 
 
 @given(st.data())
@@ -59,7 +59,7 @@ def test_no_letter_of_it_can_be_another(data):
     letter = data.draw(st.sampled_from("AZaz09-_.+ =\0"))
     changed = token[:at] + letter + token[at + 1 :]
     try:
-        assert verified(changed, [line(KEY)])[0] == WORD  # spare bits of the last digit say nothing
+        assert verify(changed, [line(KEY)])[0] == WORD  # spare bits of the last digit say nothing
     except ConfigError:
         pass
 
@@ -67,7 +67,7 @@ def test_no_letter_of_it_can_be_another(data):
 def test_what_is_signed_for_another_purpose_is_no_word():
     text = json.dumps(WORD.__dict__).encode()
     with pytest.raises(ConfigError, match="none of the keys"):
-        verified(f"{packed(text)}.{packed(KEY.sign(text))}", [line(KEY)])
+        verify(f"{packed(text)}.{packed(KEY.sign(text))}", [line(KEY)])
 
 
 @pytest.mark.parametrize("token", [
@@ -75,9 +75,9 @@ def test_what_is_signed_for_another_purpose_is_no_word():
 ])  # fmt: skip
 def test_what_is_no_word_is_refused(token):
     with pytest.raises(ConfigError):
-        verified(token, [line(KEY)])
+        verify(token, [line(KEY)])
     with pytest.raises(ConfigError):
-        read_word(token)
+        read_statement(token)
 
 
 @pytest.mark.parametrize("change", [
@@ -89,7 +89,7 @@ def test_a_signed_word_that_says_what_no_word_says_is_refused(change):
     text = json.dumps({**WORD.__dict__, **change}).encode()
     signature = KEY.sign(b"um-pfssl: start this run\n" + text)
     with pytest.raises(ConfigError, match="sign it anew"):
-        verified(f"{packed(text)}.{packed(signature)}", [line(KEY)])
+        verify(f"{packed(text)}.{packed(signature)}", [line(KEY)])
 
 
 @pytest.mark.parametrize(("part", "value"), [
@@ -128,7 +128,7 @@ def test_keys_of_ssh_keygen(tmp_path, passphrase):
         with pytest.raises(ConfigError):
             private_key(content, b"wrong")
     key = private_key(content, passphrase.encode() or None)
-    assert verified(sign(WORD, key), [text])[0] == WORD
+    assert verify(sign(WORD, key), [text])[0] == WORD
     shown = subprocess.run(["ssh-keygen", "-lf", path], capture_output=True, text=True).stdout
     assert fingerprint(public_key(text)) in shown
 

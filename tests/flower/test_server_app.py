@@ -10,9 +10,9 @@ from flwr.app import Context, RecordDict
 
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.code_hash import code_digest
-from fedapp.experiment.config import settings_said
+from fedapp.experiment.config import unchecked_settings
 from fedapp.experiment.run_folder import identity_of
-from fedapp.experiment.signed_runs import Word, settings_digest, sign
+from fedapp.experiment.signed_runs import RunStatement, settings_digest, sign
 from fedapp.site.record import Record
 from server_app.app import app
 from tests.experiment.test_signed_runs import KEY, line
@@ -67,8 +67,8 @@ def signed(tmp_path):
         folder.mkdir()
         terms = {"started_by": [line(KEY)], "folders": [str(tmp_path)]}
         (folder / "site.yaml").write_text(json.dumps(terms))
-    settings = settings_digest(settings_said(file, {}))
-    word = Word("mine", code_digest(), settings, "e" * 64, 2**39)
+    settings = settings_digest(unchecked_settings(file, {}))
+    word = RunStatement("mine", code_digest(), settings, "e" * 64, 2**39)
 
     def start(token, said=""):
         config = {"preset": file, "set": said, "signed": token}

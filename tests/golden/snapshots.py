@@ -33,7 +33,7 @@ from fedapp.experiment.config import (
     to_plain,
 )
 from fedapp.experiment.preset_files import method_presets, presets
-from fedapp.models.card import card
+from fedapp.models.card import model_card
 from fedapp.models.description import read_description
 from fedapp.reports.comparison.record import read_comparison
 from fedapp.reports.comparison.summary import in_words, overview
@@ -204,7 +204,7 @@ SNAPSHOTS: dict[str, Callable[[Path], str]] = {
     **{f"messages_{name}": partial(of_run, name) for name in RUNS},
     **{name: partial(said, words=words) for name, words in PAGES.items()},
     "compare": compared,
-    "model_card": lambda _: card(read_description(KEPT / "wards/models/west")),
+    "model_card": lambda _: model_card(read_description(KEPT / "wards/models/west")),
     "help": helps,
     "presets": preset_settings,
     "overrides": overridden,

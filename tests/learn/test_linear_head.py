@@ -16,7 +16,7 @@ from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.predictors import Predictor, answer_of
 from fedapp.models.description import DESCRIPTION, TENSORS
-from fedapp.models.model import Answer, SiteModel, in_parts, load_model
+from fedapp.models.model import Answer, SiteModel, load_model, pack_networks
 from tests.models.made import CPU, pictures, recipe_of, written
 
 SHAPE = (1, 8, 8)
@@ -142,7 +142,7 @@ def predictors_of(forms):
 
 def kept(forms):
     found = predictors_of(forms)
-    blob, parts = in_parts(found)
+    blob, parts = pack_networks(found)
     network_of = {"name": "resnet9", **NETWORKS["resnet9"]}
     recipe, _ = recipe_of(network=network_of)
     return found, replace(recipe, parts=parts), blob

@@ -16,16 +16,16 @@ from fedapp.learn.prototypes import Prototypes
 from fedapp.models.conformal import Calibration
 from fedapp.models.description import (
     DESCRIPTION,
-    FORMAT,
+    FORMAT_VERSION,
     TENSORS,
-    Chosen,
     Description,
-    Measured,
+    MeasuredAccuracy,
+    ModelChoice,
     Origin,
     Recipe,
     Results,
 )
-from fedapp.models.model import SiteModel, in_parts
+from fedapp.models.model import SiteModel, pack_networks
 
 CPU = torch.device("cpu")
 MIXTURE = {"common": 0.5, "tuned": 0.3, "alone": 0.2}
@@ -72,7 +72,7 @@ def recipe_of(
             with by_prototypes(one, Prototypes(centres * known[:, None], known), distance):
                 tensors = one.state_dict()
         predictors[name] = Predictor(tensors, weight, used, distance)
-    blob, parts = in_parts(predictors)
+    blob, parts = pack_networks(predictors)
     recipe = Recipe(
         network=dict(network), classes=tuple(f"class {c}" for c in range(classes)), inputs=inputs,
         images=images, mean=mean, std=std, precision=dtype, parts=parts, sha256=digest_of(blob),
@@ -98,14 +98,14 @@ def model_of(**choices) -> SiteModel:
 def written(folder: Path, calibration: Calibration | None = None, **choices) -> Path:
     """Write a model's folder."""
     recipe, blob = recipe_of(**choices)
-    nothing = Measured(0, 0, None, (0.0, 1.0), None)
+    nothing = MeasuredAccuracy(0, 0, None, (0.0, 1.0), None)
     origin = Origin("made", "made", "made", 3, 0, 0, "north", 9, 0, "", "", {})
     description = Description(
-        FORMAT,
+        FORMAT_VERSION,
         recipe,
         origin,
         Results(None, "", nothing, nothing),
-        Chosen(USED, "made", None, ()),
+        ModelChoice(USED, "made", None, ()),
         calibration or Calibration(),
     )
     write_atomic(folder / TENSORS, blob, durable=False)

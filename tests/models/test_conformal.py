@@ -13,11 +13,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from fedapp.models.conformal import (
     Calibration,
-    calibrated,
-    caution,
+    calibrate,
+    class_scores,
+    conformal_quantile,
+    coverage_caution,
     prediction_sets,
-    quantile,
-    scores,
 )
 
 SETS = ("lac", "aps")
@@ -39,7 +39,7 @@ def test_scores_by_hand():
     lac = [[0.8, 0.5, 0.7], [0.75, 0.75, 0.5]]
     aps = [[0.8, 0.0, 0.5], [0.5, 0.75, 0.0]]  # of equal ones the first is ahead
     for sets, wanted in zip(SETS, (lac, aps), strict=True):
-        torch.testing.assert_close(scores(probabilities, sets), torch.tensor(wanted).double())
+        torch.testing.assert_close(class_scores(probabilities, sets), torch.tensor(wanted).double())
 
 
 def test_a_set_by_hand():
@@ -59,12 +59,12 @@ def test_a_set_by_hand():
     (9, 0.9, 9), (10, 0.9, 10), (19, 0.95, 19), (99, 0.9, 90), (99, 0.7, 70), (4, 0.5, 3),
 ])  # fmt: skip
 def test_the_rank_of_the_quantile(images, coverage, rank):
-    assert quantile(tuple(map(float, range(1, images + 1))), coverage) == rank
+    assert conformal_quantile(tuple(map(float, range(1, images + 1))), coverage) == rank
 
 
 def test_scores_are_rounded_up():
     probabilities = torch.tensor([[0.123456789, 0.876543211]], dtype=torch.float64)
-    assert calibrated(probabilities, torch.tensor([0])) == Calibration((0.876544,), (0.876544,))
+    assert calibrate(probabilities, torch.tensor([0])) == Calibration((0.876544,), (0.876544,))
 
 
 # --- identities -----------------------------------------------------------------------------------
@@ -74,13 +74,13 @@ def test_scores_are_rounded_up():
 def test_the_calibration_images_themselves_are_covered_as_often_as_ranked(sets):
     """Of 199 images ceil(200 x 0.9) = 180 have a score at or below the quantile."""
     probabilities, labels = drawn(199)
-    found = prediction_sets(probabilities, calibrated(probabilities, labels), sets, 0.9)
+    found = prediction_sets(probabilities, calibrate(probabilities, labels), sets, 0.9)
     assert found.gather(1, labels[:, None]).sum() == 180
 
 
 @given(st.integers(0, 10_000), st.sampled_from(SETS))
 def test_a_higher_coverage_has_larger_sets(seed, sets):
-    calibration = calibrated(*drawn(40, seed=seed))
+    calibration = calibrate(*drawn(40, seed=seed))
     probabilities, _ = drawn(20, seed=seed + 1)
     low, high = (prediction_sets(probabilities, calibration, sets, c) for c in (0.6, 0.8))
     assert bool((high | ~low).all())
@@ -89,7 +89,7 @@ def test_a_higher_coverage_has_larger_sets(seed, sets):
 @given(st.integers(0, 10_000), st.sampled_from(SETS))
 def test_sets_hold_the_most_probable_classes(seed, sets):
     probabilities, _ = drawn(20, seed=seed)
-    found = prediction_sets(probabilities, calibrated(*drawn(40, seed=seed + 1)), sets, 0.8)
+    found = prediction_sets(probabilities, calibrate(*drawn(40, seed=seed + 1)), sets, 0.8)
     inside, outside = probabilities.where(found, 1.0), probabilities.where(~found, 0.0)
     assert bool((inside.min(1).values >= outside.max(1).values).all())
 
@@ -100,7 +100,7 @@ def test_sets_hold_the_most_probable_classes(seed, sets):
 @pytest.mark.parametrize("images", [0, 8])
 @pytest.mark.parametrize("sets", SETS)
 def test_too_few_images_for_the_coverage_give_all_classes(images, sets):
-    calibration = calibrated(*drawn(images))
+    calibration = calibrate(*drawn(images))
     assert calibration.images == images and math.isinf(calibration.threshold(sets, 0.9))
     assert bool(prediction_sets(drawn(5)[0], calibration, sets, 0.9).all())
 
@@ -108,19 +108,19 @@ def test_too_few_images_for_the_coverage_give_all_classes(images, sets):
 @pytest.mark.parametrize("sets", SETS)
 def test_a_model_that_is_always_right_and_sure_names_one_class(sets):
     probabilities = torch.eye(3)[torch.arange(30) % 3]
-    calibration = calibrated(probabilities, torch.arange(30) % 3)
+    calibration = calibrate(probabilities, torch.arange(30) % 3)
     assert torch.equal(prediction_sets(torch.eye(3), calibration, sets, 0.9), torch.eye(3).bool())
 
 
 @pytest.mark.parametrize("sets", SETS)
 def test_a_model_that_is_always_wrong_and_sure_excludes_nothing(sets):
-    calibration = calibrated(torch.eye(3)[[1] * 30], torch.tensor([0] * 30))
+    calibration = calibrate(torch.eye(3)[[1] * 30], torch.tensor([0] * 30))
     assert bool(prediction_sets(torch.eye(3), calibration, sets, 0.9).all())
 
 
 def test_adaptive_sets_are_never_empty_and_least_ambiguous_ones_may_be():
     sure = torch.tensor([[0.99, 0.01]]).expand(50, 2)
-    calibration = calibrated(sure, torch.zeros(50, dtype=torch.int64))
+    calibration = calibrate(sure, torch.zeros(50, dtype=torch.int64))
     unsure = torch.tensor([[0.5, 0.5]])
     assert prediction_sets(unsure, calibration, "aps", 0.9).sum() == 1
     assert prediction_sets(unsure, calibration, "lac", 0.9).sum() == 0
@@ -133,7 +133,7 @@ def test_adaptive_sets_are_never_empty_and_least_ambiguous_ones_may_be():
     (50, ""),
 ])  # fmt: skip
 def test_what_a_person_is_told(images, says):
-    said = caution(calibrated(*drawn(images)), 0.9)
+    said = coverage_caution(calibrate(*drawn(images)), 0.9)
     assert says in said and bool(said) == bool(says)
 
 
@@ -184,7 +184,7 @@ def test_sets_are_those_of_mapie(sets, coverage):
     theirs = mapie.predict_set(new, conformity_score_params=options)[1][:, :, 0]
     ours = prediction_sets(
         torch.from_numpy(new),
-        calibrated(torch.from_numpy(probabilities), torch.from_numpy(labels)),
+        calibrate(torch.from_numpy(probabilities), torch.from_numpy(labels)),
         sets,
         coverage,
     )
@@ -204,7 +204,7 @@ def test_new_images_are_covered_as_asked(sets, coverage):
     """
     n, m = 300, 2000
     probabilities, labels = drawn(n + m, seed=7)
-    calibration = calibrated(probabilities[:n], labels[:n])
+    calibration = calibrate(probabilities[:n], labels[:n])
     found = prediction_sets(probabilities[n:], calibration, sets, coverage)
     covered = int(found.gather(1, labels[n:, None]).sum())
     rank = math.ceil((n + 1) * coverage)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedapp.evaluation.verdict import of_counts
+from fedapp.evaluation.verdict import verdict_of_counts
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.reports.run_classes import joining
 from fedapp.reports.run_end import end_block, paper_block
@@ -174,7 +174,7 @@ def test_verdicts_are_counted_in_the_words_of_a_verdict() -> None:
     run: Any = NS(sites=sites)
     assert joining(run).endswith("did harm at 0 and changed little at 0; cannot tell at 2.")
     run.sites = sites[1:]
-    for line in (joining(run), of_counts(1, 0, 2).line):
+    for line in (joining(run), verdict_of_counts(1, 0, 2).line):
         assert line.startswith("Cannot tell ")
 
 

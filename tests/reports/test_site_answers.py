@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from fedapp.core.errors import ConfigError, RunError
-from fedapp.evaluation.classification_metrics import by_class, confusion, sensitivity
+from fedapp.evaluation.classification_metrics import confusion_matrix, one_vs_rest, sensitivity
 from fedapp.evaluation.model_selection import Candidate
 from fedapp.evaluation.verdict import verdict
 from fedapp.models.description import read_description
 from fedapp.models.evidence import (
-    SHOWN,
+    MAX_MISTAKES,
     Evidence,
-    beside,
+    evidence_path,
     read_evidence,
     write_evidence,
 )
@@ -66,9 +66,9 @@ def test_the_verdict_stands_first_and_the_numbers_are_the_metrics(tmp_path):
     assert said.said == "paid"
     assert text.index(said.line) < text.index("What joining brought") < text.index("The model")
     answers, labels = found.answers["kept"].double().numpy(), found.labels.numpy()
-    share = sensitivity(confusion(answers, labels))[2] * 100
+    share = sensitivity(confusion_matrix(answers, labels))[2] * 100
     assert f"{share:.1f} (" in text
-    for one in by_class(answers / answers.sum(1, keepdims=True), labels, 0.9):
+    for one in one_vs_rest(answers / answers.sum(1, keepdims=True), labels, 0.9):
         assert f"{one.auroc * 100:.1f}" in text
     assert "Protocol" not in text and "Left out" not in text
 
@@ -87,7 +87,7 @@ def test_its_surest_mistakes_are_shown_and_no_more(tmp_path):
     wrong = said != found.labels
     assert wrong.sum() > 1
     first = found.mistakes.tolist()
-    assert len(first) == min(SHOWN, int(wrong.sum()))
+    assert len(first) == min(MAX_MISTAKES, int(wrong.sum()))
     assert sure[first].tolist() == sorted(sure[wrong].tolist(), reverse=True)[: len(first)]
     text = site_page(view_of_model(folder_of(tmp_path, found)))
     assert text.count("data:image/png;base64,") == 2 * len(first), "narrow and wide"
@@ -96,7 +96,7 @@ def test_its_surest_mistakes_are_shown_and_no_more(tmp_path):
 def test_without_evidence_or_test_images_it_says_so(tmp_path):
     found = evidence([0, 1] * 30)
     folder = folder_of(tmp_path, found)
-    beside(folder).unlink()
+    evidence_path(folder).unlink()
     assert read_evidence(folder) is None
     assert "no more can be measured" in shown(folder)
     nothing = evidence(torch.empty(0, dtype=torch.int64))
@@ -110,7 +110,7 @@ def test_evidence_comes_back_as_it_was_and_damage_is_nothing(tmp_path):
     assert torch.equal(again.labels, found.labels) and again.rounds == found.rounds
     assert torch.equal(again.of("joined", ONE), found.answers["joined"])
     assert again.of("joined", replace(ONE, round=4)) is None and again.of("alone", None) is None
-    path = beside(folder)
+    path = evidence_path(folder)
     whole = path.read_bytes()
     for damaged in (b"", whole[:-9], b"no tensors at all"):
         path.write_bytes(damaged)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedapp.core.errors import ConfigError, RunError
-from fedapp.models.description import DESCRIPTION, Measured, Results, read_description
+from fedapp.models.description import DESCRIPTION, MeasuredAccuracy, Results, read_description
 from fedapp.reports.report import write_reports
 from fedapp.reports.run_record import read_run
 from fedapp.reports.site_report import find_site, site_page, view_of_record, view_of_run
@@ -44,7 +44,10 @@ def test_a_site_is_found_by_number_too_and_its_models_folder_is_named(tmp_path):
     kept = folder / "models" / "west"
     kept.mkdir(parents=True)
     made = read_description(written(kept))
-    val, test = Measured(4, 3, 0.75, (0.3, 0.95), None), Measured(5, 4, 0.8, (0.4, 0.96), None)
+    val, test = (
+        MeasuredAccuracy(4, 3, 0.75, (0.3, 0.95), None),
+        MeasuredAccuracy(5, 4, 0.8, (0.4, 0.96), None),
+    )
     described = replace(made, results=Results(None, "", val, test))
     (kept / DESCRIPTION).write_text(described.to_json())
     text = check(site_page(view_of_run(read_run(folder), "2"))).text

@@ -39,7 +39,7 @@ from fedapp.protocol.messages import (
 )
 from fedapp.protocol.store import ModelStore
 from fedapp.server.assembly import Assembly
-from fedapp.server.checks import agreed
+from fedapp.server.checks import agreeing_sites
 from fedapp.server.engine import Engine
 from server_app.carrier import GridCarrier
 from tests.flower.grids import MemoryGrid, origin_of
@@ -159,7 +159,7 @@ class Server:
         self.engine.carrier = self.carrier()
         introduced = self.engine.carrier.introduce()
         misfit = self.experiment.model.misfit
-        facts = agreed(introduced, 2, self.experiment.data, self.log.append, misfit)
+        facts = agreeing_sites(introduced, 2, self.experiment.data, self.log.append, misfit)
         self.state = self.engine.prepare(facts)
         return facts
 

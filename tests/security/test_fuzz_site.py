@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.experiment.config import shared_settings
-from fedapp.experiment.run_folder import IDENTITY
+from fedapp.experiment.run_folder import IDENTITY_FILE
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, schema_of, to_bytes
 from fedapp.methods.base import SiteReport
@@ -119,7 +119,7 @@ class Asked:
         """
         for path in (self.root / "sites").rglob("*"):
             parts = path.relative_to(self.root / "sites").parts
-            if parts[-1] == IDENTITY:
+            if parts[-1] == IDENTITY_FILE:
                 assert len(parts) == 2 + (parts[0] == "models")
                 assert re.fullmatch("[0-9a-f]{64}", path.read_text())
                 continue

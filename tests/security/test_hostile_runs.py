@@ -22,8 +22,8 @@ from client_app.resident.frames import Frame
 from fedapp.core.errors import FedAppError, StoreError
 from fedapp.experiment import preset_files
 from fedapp.experiment.code_hash import code_digest, code_hash
-from fedapp.experiment.config import experiment_digest, load_run_config, settings_said
-from fedapp.experiment.signed_runs import Word, fingerprint, settings_digest, sign
+from fedapp.experiment.config import experiment_digest, load_run_config, unchecked_settings
+from fedapp.experiment.signed_runs import RunStatement, fingerprint, settings_digest, sign
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.protocol.codec import decode_answer, encode
@@ -243,8 +243,8 @@ def site(tmp_path, images, monkeypatch):
         run_config = {"preset": file, "set": filled(attacked.said)}
         origin = Origin(attacked.run, code_hash()[1], "0" * 64, identity=RUN)
         if how := getattr(attacked, "signed", None):
-            settings = settings_digest(settings_said(honest, {}))
-            run_config["signed"] = how(Word("study-1", code_digest(), settings, RUN, 2**39))
+            settings = settings_digest(unchecked_settings(honest, {}))
+            run_config["signed"] = how(RunStatement("study-1", code_digest(), settings, RUN, 2**39))
         if by_worker:
             head = {"run_config": run_config, "node_config": node}
             blobs = {"origin": encode(origin), "message": encode(Hello())}

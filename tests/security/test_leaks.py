@@ -15,7 +15,7 @@ from fedapp.experiment.resume import open_run
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import COLUMNS, Ledger
 from fedapp.server.engine import Engine
-from fedapp.server.standings import POOLED
+from fedapp.server.standings import POOLED_METRICS
 from fedapp.site.federation import federation_of
 from tests.server.test_engine import Remote
 from tests.small import small
@@ -29,7 +29,7 @@ ROUND = {
     "mean_val_accuracy", "mean_test_accuracy_before_training", "sites_evaluated", "trained",
     "pseudo_label_error", "skipped", "wall_seconds", "models_sent", "models_up", "bytes_up",
     "bytes_down", "bytes_evaluation", "bytes_spared",
-    *(f"pooled_{part}_{metric}" for part in ("val", "test") for metric in POOLED),
+    *(f"pooled_{part}_{metric}" for part in ("val", "test") for metric in POOLED_METRICS),
 }  # fmt: skip
 SAID = {"val", "test", "test_before", "learned", "loss", "helpers", "pseudo", *(
     f"{part}_balanced_accuracy" for part in ("val", "test")
@@ -38,7 +38,7 @@ SITE = {
     "site", "mu", "train", "labelled", "val", "test", "classes", "test_classes",
     "warmup_accuracy", "final_accuracy",
     "best_round_accuracy", "by_validation_accuracy", "before_training_accuracy", "val_accuracy",
-    "rounds_trained", "rounds_skipped", "helpers", *POOLED,
+    "rounds_trained", "rounds_skipped", "helpers", *POOLED_METRICS,
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from fedapp.protocol.messages import (
 )
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import Ledger
-from fedapp.server.checks import agreed
+from fedapp.server.checks import agreeing_sites
 from fedapp.server.engine import Engine
 from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
@@ -163,9 +163,9 @@ def test_one_of_two_sites_does_not_decide_what_was_agreed(changes, says):
     """The first of two that differ would win the vote, and so choose the network and the names."""
     honest = SiteFacts(1, (1, 8, 8), OWN.class_names, 1, 1, 1, 1, "0" * 64, name="south")
     liar = replace(honest, site=0, name="north")
-    assert agreed([liar, honest], 4, OWN, print) == [liar, honest]
+    assert agreeing_sites([liar, honest], 4, OWN, print) == [liar, honest]
     said = []
-    assert agreed([replace(liar, **changes), honest], 4, OWN, said.append) == [honest]
+    assert agreeing_sites([replace(liar, **changes), honest], 4, OWN, said.append) == [honest]
     assert says in said[0]
 
 
@@ -181,7 +181,7 @@ def test_a_site_with_a_name_has_no_place_among_parts_of_a_published_set():
     honest = SiteFacts(1, (1, 8, 8), ("a",), 1, 1, 1, 1, "0" * 64)
     said = []
     named = replace(honest, site=0, name="north")
-    assert agreed([named, honest], 2, DataSettings(), said.append) == [honest]
+    assert agreeing_sites([named, honest], 2, DataSettings(), said.append) == [honest]
     assert "it has a name, 'north'" in said[0]
 
 

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from fedapp.core.disk import refused
 from fedapp.core.errors import RunError, StoreError
-from fedapp.experiment.run_folder import CHANGES, CHECKPOINT, RunFolder
+from fedapp.experiment.run_folder import CHANGES_FILE, CHECKPOINT_FILE, RunFolder
 from fedapp.methods.base import MethodState
 from fedapp.protocol.messages import SiteFacts
 from fedapp.protocol.store import ModelStore
@@ -66,7 +66,7 @@ def run(tmp_path):
 
 
 def lines(run):
-    path = run.folder.path / CHANGES
+    path = run.folder.path / CHANGES_FILE
     return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
 
@@ -81,7 +81,7 @@ def test_what_is_written_goes_by_what_changed_and_not_by_all_sites(run):
     assert not lines(run)  # the first is whole
     run.round(7)
     [line] = lines(run)
-    whole = (run.folder.path / CHECKPOINT).read_bytes()
+    whole = (run.folder.path / CHECKPOINT_FILE).read_bytes()
     assert len(line) < len(whole) / 5
     assert list(json.loads(line)["state"]["standings"]["sites"]) == ["7"]
 
@@ -89,7 +89,7 @@ def test_what_is_written_goes_by_what_changed_and_not_by_all_sites(run):
 def test_lines_are_never_much_longer_than_a_whole_state(run):
     for number in range(150):
         run.round(number % SITES)
-        longest = (run.folder.path / CHECKPOINT).stat().st_size + 4000
+        longest = (run.folder.path / CHECKPOINT_FILE).stat().st_size + 4000
         assert sum(map(len, lines(run))) < longest
 
 
@@ -98,7 +98,7 @@ def test_a_run_cut_at_any_byte_is_at_a_whole_round(run):
     written = b"".join(lines(run))
     ends = [i + 1 for i, byte in enumerate(written) if byte == ord("\n")]
     for length in {0, 1, len(written) - 1, len(written), *ends, *(e - 1 for e in ends)}:
-        (run.folder.path / CHANGES).write_bytes(written[:length])
+        (run.folder.path / CHANGES_FILE).write_bytes(written[:length])
         assert run.loaded() == states[sum(end <= length for end in ends)]
 
 
@@ -107,14 +107,14 @@ def test_cut_between_a_whole_state_and_the_removal_of_the_lines_before_it(run):
     state = run.round(1)
     before = b"".join(lines(run))
     run.checkpoint.save_whole(run.state, run.pool, Ledger())
-    (run.folder.path / CHANGES).write_bytes(before)
+    (run.folder.path / CHANGES_FILE).write_bytes(before)
     assert run.loaded() == state
 
 
 def test_a_new_process_begins_with_a_whole_state(run):
     run.round(0)
     run.round(1)
-    with (run.folder.path / CHANGES).open("ab") as file:
+    with (run.folder.path / CHANGES_FILE).open("ab") as file:
         file.write(b'{"round":2,"st')  # cut
     run.checkpoint = Checkpoint(run.folder)
     state = run.round(2)
@@ -125,7 +125,7 @@ def test_a_new_process_begins_with_a_whole_state(run):
 def test_a_damaged_line_is_said(run, damage):
     run.round(0)
     run.round(1)
-    (run.folder.path / CHANGES).write_bytes(damage)
+    (run.folder.path / CHANGES_FILE).write_bytes(damage)
     with pytest.raises(RunError, match=r"changes\.jsonl: damaged .*: restore it"):
         run.loaded()
 

@@ -19,7 +19,13 @@ from fedapp.protocol.messages import (
     SiteFacts,
     Task,
 )
-from fedapp.server.checks import agreed, check_reply, check_same_sites, joinable, kind_of
+from fedapp.server.checks import (
+    agreeing_sites,
+    check_reply,
+    check_same_sites,
+    joinable_sites,
+    kind_of,
+)
 from fedapp.server.standings import Standing, Standings
 
 
@@ -153,14 +159,16 @@ def test_sites_that_differ_from_most_are_left_out_and_named():
     sites = [replace(FACTS, site=k) for k in range(4)]
     odd = replace(FACTS, site=4, inputs=(3, 8, 8))
     outside, twin = replace(FACTS, site=9), replace(FACTS, site=1, labelled=99)
-    assert agreed([odd, *reversed(sites), outside, twin], 5, PUBLISHED, said.append) == sites
+    assert (
+        agreeing_sites([odd, *reversed(sites), outside, twin], 5, PUBLISHED, said.append) == sites
+    )
     text = " | ".join(said)
     assert "site 4 left out: its input shape is (3, 8, 8), most sites have (1, 8, 8)" in text
     assert "site 9 left out" in text and "second node that says it is site 1" in text
     with pytest.raises(RunError, match="no site that answered can take part"):
-        agreed([outside], 5, PUBLISHED, said.append)
+        agreeing_sites([outside], 5, PUBLISHED, said.append)
     with pytest.raises(RunError, match="no site answered; start at least one"):
-        agreed([], 5, PUBLISHED, said.append)
+        agreeing_sites([], 5, PUBLISHED, said.append)
 
 
 def test_a_site_joins_a_run_of_its_own_kind_only():
@@ -171,10 +179,10 @@ def test_a_site_joins_a_run_of_its_own_kind_only():
         replace(FACTS, site=1),
         replace(FACTS, site=2, inputs=(3, 8, 8)),
     ]
-    assert [f.site for f in joinable(sites, 4, PUBLISHED, kind, said.append)] == [1, 3]
+    assert [f.site for f in joinable_sites(sites, 4, PUBLISHED, kind, said.append)] == [1, 3]
     assert said == ["site 2 left out: its input shape is (3, 8, 8), the run has (1, 8, 8)"]
     assert (
-        joinable([replace(FACTS, site=9)], 4, PUBLISHED, kind, said.append) == []
+        joinable_sites([replace(FACTS, site=9)], 4, PUBLISHED, kind, said.append) == []
     )  # nobody: no error
 
 

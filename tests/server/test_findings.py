@@ -10,7 +10,7 @@ from fedapp.core.errors import ProtocolError, RunError
 from fedapp.core.settings import DataSettings
 from fedapp.learn.metrics import evaluation
 from fedapp.protocol.messages import MODEL, ModelRef, Reply, SiteFacts, Task
-from fedapp.server.checks import agreed, check_reply, unfit
+from fedapp.server.checks import agreeing_sites, check_reply, preset_mismatch
 from fedapp.server.standings import Standing, Standings
 from tests.server.test_masked_sums import model
 
@@ -47,13 +47,14 @@ def test_counts_that_no_images_have_are_refused(confusion, says):
 
 def test_a_site_with_other_findings_is_left_out_by_name():
     other = replace(FACTS, classes=("effusion", "oedema"))
-    assert unfit(FACTS, AGREED) == ""
-    assert "its findings is ('effusion', 'oedema'), the preset says ('effusion', 'mass')" in unfit(
-        other, AGREED
+    assert preset_mismatch(FACTS, AGREED) == ""
+    assert (
+        "its findings is ('effusion', 'oedema'), the preset says ('effusion', 'mass')"
+        in preset_mismatch(other, AGREED)
     )
     said = []
     with pytest.raises(RunError, match="no site that answered can take part"):
-        agreed([other], 2, AGREED, said.append)
+        agreeing_sites([other], 2, AGREED, said.append)
     assert "site 0 left out: its findings" in said[0]
 
 

@@ -16,7 +16,7 @@ from fedapp.protocol.messages import Incoming, Refusal
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
-from fedapp.server.phases import NOT_HERE
+from fedapp.server.phases import NOT_CONNECTED
 from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
 from tests.flower.results import results, rows
@@ -157,7 +157,7 @@ def test_a_run_goes_on_without_those_that_are_not_back_until_they_are(run):
     assert "not here yet: site 1; the others go on" in resumed.said
     assert "site 1 is back in round 3" in resumed.said and "joins" not in resumed.said
     every = rows(resumed.folder.path)
-    assert [row["skipped"] for row in every[1:]] == [{}, {"1": NOT_HERE}, {}, {}]
+    assert [row["skipped"] for row in every[1:]] == [{}, {"1": NOT_CONNECTED}, {}, {}]
     assert [row["trained"] for row in every] == [3, 4, 3, 4, 4]
     whole = run("whole")
     models = {t.site: i.answer.model for t, i in whole.seen if t.round <= 1 and t.action == "train"}
@@ -224,7 +224,7 @@ def test_one_that_comes_back_with_other_data_waits_until_they_are_restored(run):
     why = "site 1 left out: it holds other data than before (labelled is 99, was 12); restore its"
     assert resumed.said.count(why) == 1
     assert "site 1 is back in round 3" in resumed.said
-    assert [r["skipped"] for r in rows(resumed.folder.path)[2:]] == [{"1": NOT_HERE}, {}, {}]
+    assert [r["skipped"] for r in rows(resumed.folder.path)[2:]] == [{"1": NOT_CONNECTED}, {}, {}]
 
 
 def test_a_newcomer_that_fails_its_warm_up_does_not_end_the_run(run):

@@ -36,7 +36,7 @@ from fedapp.protocol.secure_aggregation.secret_sharing import SIZE
 from fedapp.protocol.secure_aggregation.simulated_keys import simulated_agreed
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import Ledger
-from fedapp.server.masked_sums import SummedPhases, as_one
+from fedapp.server.masked_sums import SummedPhases, as_single_site
 from fedapp.server.phases import Phases
 from fedapp.server.pool import ModelPool
 from fedapp.server.run_state import RunState
@@ -566,7 +566,10 @@ def test_all_who_are_here_or_the_cohort_are_asked_each_for_its_own(tmp_path):
     ]
     assert asked == [set(range(4)), set(range(6)), set(range(4))]
     assert run.server.facts[EVERYBODY].site == EVERYBODY
-    assert (as_one(run.server.facts[COHORT]).site, as_one(run.facts).name) == (0, "all-sites")
+    assert (as_single_site(run.server.facts[COHORT]).site, as_single_site(run.facts).name) == (
+        0,
+        "all-sites",
+    )
 
 
 @pytest.mark.parametrize(("stage", "mean", "asked"), [

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import fedapp
 from fedapp.core.errors import ProtocolError
-from fedapp.evaluation.ranking_metrics import EDGES, score_counts
+from fedapp.evaluation.ranking_metrics import BIN_EDGES, score_counts
 from fedapp.methods.base import SiteContext
 from fedapp.protocol.codec import decode_answer, encode
 from fedapp.protocol.messages import MODEL, Evaluation, Scored
@@ -52,7 +52,7 @@ def said(monkeypatch):
 def test_it_is_scikit_learns_over_all_sites_images(name, tmp_path, said):
     folder = run_loopback(experiment(tmp_path, name, "plain", **ON, **MANY))[1]
     answers, truth = said(folder)
-    rounded = np.searchsorted(EDGES, answers, side="right")
+    rounded = np.searchsorted(BIN_EDGES, answers, side="right")
     classes = summary(folder)["by_class"]
     told = [c for c, one in enumerate(classes) if one["auroc"] is not None]
     assert len(told) > 5
@@ -105,7 +105,7 @@ def test_findings_are_ranked_one_by_one(tmp_path, monkeypatch, said):
         answers, truth = said(run.folder)
         for f in (0, 1):
             read = truth[:, f] >= 0
-            rounded = np.searchsorted(EDGES, answers[read, f], side="right")
+            rounded = np.searchsorted(BIN_EDGES, answers[read, f], side="right")
             found = run.summary["by_class"][f]["auroc"]
             assert found == pytest.approx(roc_auc_score(truth[read, f], rounded), abs=1e-12)
         assert run.summary["by_class"][2]["auroc"] is None, "nobody has it"

@@ -15,7 +15,7 @@ from fedapp.protocol.messages import MODEL, SERVER_SITE, ModelRef
 from fedapp.protocol.store import ModelStore
 from fedapp.server.pool import ModelPool
 from fedapp.server.round_pool import RoundPool
-from fedapp.server.run_state import Moves
+from fedapp.server.run_state import ChangeLengths
 
 
 def model(weight, statistic=0.0, count=0):
@@ -143,7 +143,7 @@ def test_a_statistic_far_beyond_the_others_is_no_reason_to_believe_the_weights(t
 def test_in_a_round_with_more_bad_members_than_good_ones_earlier_rounds_say_what_is_usual(tmp_path):
     rnd, said = left_out_of(pool_of(tmp_path, [model(1), model(2), model(3)]))
     rnd.average([(1, rnd.latest(k)) for k in range(3)])  # to 2; the usual change is 2
-    assert not said and rnd.moves[MODEL] == Moves(2.0, ((2, 1.5), (1, 1.0), (0, 0.5)))
+    assert not said and rnd.moves[MODEL] == ChangeLengths(2.0, ((2, 1.5), (1, 1.0), (0, 0.5)))
     for site in (1, 2):
         blob = to_bytes(model(1e6 * (site + 1)), PLAIN)
         rnd.pool.upload(site, rnd.pool.store.put(blob), blob, 2)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedapp.protocol.messages import Evaluation, Reply, SiteFacts
-from fedapp.server.accuracy_drop import fallen
+from fedapp.server.accuracy_drop import accuracy_drop_warning
 from fedapp.server.standings import Standing, Standings
 
 
@@ -211,7 +211,9 @@ def told(common=None, tuned=None, before=None):
     """What is said of round 3, of mean validation accuracies."""
     row = {"round": 3, "mean_val_accuracy_common": common, "mean_val_accuracy_tuned": tuned}
     last = {"round": 2, "mean_val_accuracy_common": before}
-    return fallen(*({k: v for k, v in each.items() if v is not None} for each in (row, last)))
+    return accuracy_drop_warning(
+        *({k: v for k, v in each.items() if v is not None} for each in (row, last))
+    )
 
 
 def test_an_average_that_fell_far_below_its_models_is_told_of():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedapp.core.errors import StoreError
-from fedapp.evaluation.model_selection import chosen
+from fedapp.evaluation.model_selection import select
 from fedapp.experiment.config import load_experiment
 from fedapp.learn.metrics import evaluation
 from fedapp.models.description import read_description
@@ -58,7 +58,7 @@ def test_a_kept_model_answers_as_it_was_measured(tmp_path, method, more):
     federation = federation_of(experiment)
     for site in SITES:
         model, found = load_model(folder / "models" / str(site), CPU)
-        kept = chosen(found.choice.candidates)
+        kept = select(found.choice.candidates)
         assert (kept.round, kept.answer) == (found.origin.round, found.choice.answer)
         test = found.results.test
         assert (kept.test_right, kept.test_images) == (test.right, test.images)

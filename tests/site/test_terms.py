@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from fedapp.core.errors import ConfigError
 from fedapp.data.parts import Part
 from fedapp.data.sites import SiteData
-from fedapp.experiment.config import load_experiment, settings_said
+from fedapp.experiment.config import load_experiment, unchecked_settings
 from fedapp.experiment.preset_files import CONF, method_presets
 from fedapp.learn.networks import build_model
 from fedapp.methods.base import schemas
@@ -34,7 +34,7 @@ def refused(terms, term, **settings):
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
     with pytest.raises(TermError) as found:
         terms.check_presets(preset, str(overrides.get("method.preset", "")))
-        terms.check_said(settings_said(preset, overrides))
+        terms.check_said(unchecked_settings(preset, overrides))
         terms.check_run(load_experiment(preset, overrides), "study-1")
     assert found.value.term == term
     return str(found.value)
@@ -43,7 +43,7 @@ def refused(terms, term, **settings):
 def allowed(terms, preset="digits_demo", **settings):
     overrides = {key.replace("__", "."): value for key, value in settings.items()}
     terms.check_presets(preset, str(overrides.get("method.preset", "")))
-    terms.check_said(settings_said(preset, overrides))
+    terms.check_said(unchecked_settings(preset, overrides))
     terms.check_run(load_experiment(preset, overrides), "study-1")
 
 

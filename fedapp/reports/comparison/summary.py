@@ -4,7 +4,7 @@ from collections.abc import Sequence, Set
 from statistics import fmean
 
 from fedapp.core.formatting import count, percent, points
-from fedapp.evaluation.classification_metrics import NAMES, Metric
+from fedapp.evaluation.classification_metrics import METRIC_NAMES, Metric
 from fedapp.reports.comparison.record import (
     BY_METRIC,
     LAST,
@@ -68,7 +68,11 @@ def overview(comparison: ComparisonRecord, by: Metric = "accuracy") -> str:
                     line.append(cell)
     found_by = {cell.selected_by for cell in comparison.cells.values()}
     rules = [words for rule, words in _RULES.items() if rule in found_by]
-    what = "Test accuracy" if by == "accuracy" else f"Test {NAMES[by]}, all sites' images together,"
+    what = (
+        "Test accuracy"
+        if by == "accuracy"
+        else f"Test {METRIC_NAMES[by]}, all sites' images together,"
+    )
     return aligned(f"{what} {' or '.join(rules)}, %, mean ± sd over seeds", lines)
 
 

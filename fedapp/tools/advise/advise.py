@@ -16,7 +16,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import (
     IN_MEMORY,
     Scalar,
-    anywhere,
+    independent_of_folder,
     presets,
     read_yaml,
     sweeps,
@@ -126,7 +126,7 @@ def _data(data: str) -> tuple[str, dict[str, Scalar]]:
         where = str(Path(data).absolute())
         return str(IN_MEMORY), {"data.name": "folder", "data.root": where, "data.image_size": SIDE}
     if data in presets() or yaml_path(data) is not None:
-        return anywhere(data), {}
+        return independent_of_folder(data), {}
     raise ConfigError(f"'{data}': no such preset, YAML file or folder; {nearest(data, presets())}")
 
 

@@ -16,7 +16,7 @@ from fedapp.data.folder import KINDS
 from fedapp.data.own import Entry, Listing, list_agreed, list_own
 from fedapp.data.own.entries import of_findings
 from fedapp.data.own.train_test_split import Group, deal, together
-from fedapp.evaluation.findings import both
+from fedapp.evaluation.findings import two_class_names
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.run_folder import out_root, runs_root
 from fedapp.tools.check import machine
@@ -83,7 +83,7 @@ def check(data: Path, options: Options, console: Console) -> int:
         parts = deal(entries, split, seed, options.site_name, contents)
         groups = together(entries, contents)
         told = _told(entries, parts, groups, named)
-        counts = Counts(told.entries, told.parts, both(named) or classes, sums=not named)
+        counts = Counts(told.entries, told.parts, two_class_names(named) or classes, sums=not named)
         console.print(counts.table(hide_below))
         if accuracy := expected(entries, parts, hide_below):
             seen.append(("accuracy", accuracy))
@@ -94,7 +94,7 @@ def check(data: Path, options: Options, console: Console) -> int:
             *odd,
             *remarks_on_copies(entries, parts, contents, hide_below, table),
             *counts.remarks(),
-            *remarks_on_classes(*told, both(named) or classes, hide_below),
+            *remarks_on_classes(*told, two_class_names(named) or classes, hide_below),
             *remarks_on_test(told.entries, told.parts, hide_below),
             *remarks_on_bags(listing, parts, experiment),
         ]

@@ -12,7 +12,7 @@ from fedapp.data.bags import condition, too_little
 from fedapp.data.own import Entry, Listing
 from fedapp.data.own.train_test_split import ASIDE, ENOUGH, TEST, TRAIN, VAL, Group
 from fedapp.data.parts import BAGS
-from fedapp.evaluation.confidence_intervals import FEW, wilson
+from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.experiment.experiment import Experiment
 from fedapp.methods import learning_from
 from fedapp.tools.check.remarks import SHOWN, Remark, fault, note, shown
@@ -180,9 +180,9 @@ def remarks_on_test(
     """
     pairs = zip(entries, parts, strict=True)
     counted = Counter(entry.label for entry, part in pairs if part == TEST)
-    if 0 < counted.total() < FEW:
+    if 0 < counted.total() < MIN_TEST_IMAGES:
         remedy = "chance decides which of two models looks better here; label more images"
-        yield note(f"fewer than {FEW} test images", remedy)
+        yield note(f"fewer than {MIN_TEST_IMAGES} test images", remedy)
     # A smaller number than hide_below must not show through.
     least = max(FEW_OF_CLASS, hide_below)
     if few := sorted(name for name, count in counted.items() if count < least):

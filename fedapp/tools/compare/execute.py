@@ -20,7 +20,7 @@ from fedapp.core.disk import refused
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.core.formatting import duration, percent, size
 from fedapp.core.processes import signals_as_exit
-from fedapp.experiment.run_folder import COMPARISON, held
+from fedapp.experiment.run_folder import COMPARISON_LOCK, locked
 from fedapp.reports.comparison.record import VALIDATION
 from fedapp.simulation import flower_local
 from fedapp.simulation.resources import SHARE, free_ram, measured, start_measuring
@@ -61,7 +61,11 @@ def execute(
     for device in {cell.experiment.runtime.device for cell in cells}:
         pick_device(device)
     _check_driver(driver, jobs)
-    with held(out / COMPARISON, _busy(out)), signals_as_exit(interrupt=False), Board() as board:
+    with (
+        locked(out / COMPARISON_LOCK, _busy(out)),
+        signals_as_exit(interrupt=False),
+        Board() as board,
+    ):
         for warning in check_cells(cells):
             board.note(f"warning: {warning}")
         collection = Collection(grid, every, out)
@@ -109,7 +113,7 @@ def execute_here(grid: Grid, out: Path) -> Collection:
     """
     every = build_cells(grid, out)
     cells = runs_of(every)
-    with held(out / COMPARISON, _busy(out)):
+    with locked(out / COMPARISON_LOCK, _busy(out)):
         for warning in check_cells(cells):
             print(f"warning: {warning}")
         collection = Collection(grid, every, out)

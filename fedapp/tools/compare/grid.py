@@ -48,7 +48,7 @@ from fedapp.core.settings import NonNegative
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import (
     Scalar,
-    anywhere,
+    independent_of_folder,
     method_presets,
     preset_path,
     presets,
@@ -370,7 +370,10 @@ def read_grid(
                 f"--methods um_pfssl,fixavg; valid: {valid}"
             )
         path = preset_path(name)
-        origin, plain = f"preset {name}", {"preset": anywhere(name), "methods": list(methods)}
+        origin, plain = (
+            f"preset {name}",
+            {"preset": independent_of_folder(name), "methods": list(methods)},
+        )
     else:
         origin = source_of(path)
     return grid_of(plain, path.stem, origin, path.parent, given, methods, seeds, settings)
@@ -425,7 +428,7 @@ def grid_of(
         settings=tuple(
             Setting(
                 label,
-                anywhere(s.preset or file.preset, near),
+                independent_of_folder(s.preset or file.preset, near),
                 s.model_extra or {},
                 s.paper or file.paper,
                 {own: changes for own, changes in s.methods.items() if own in named},
@@ -527,11 +530,14 @@ def _by_label(named: Mapping[str, Any], near: Path) -> dict[str, Any]:
     """Return the methods with a label for each that is named by its file, and paths absolute."""
     found: dict[str, Any] = {}
     for label, changes in named.items():
-        path = yaml_path(anywhere(label, near))
+        path = yaml_path(independent_of_folder(label, near))
         if path is not None and not changes:
             label, changes = path.stem, {"method.preset": str(path)}
         elif "method.preset" in changes:
-            changes = {**changes, "method.preset": anywhere(str(changes["method.preset"]), near)}
+            changes = {
+                **changes,
+                "method.preset": independent_of_folder(str(changes["method.preset"]), near),
+            }
         if label in found:
             raise ConfigError(f"methods: {label!r} stands twice; give one of them another label")
         found[label] = changes

@@ -19,7 +19,7 @@ import yaml
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError
 from fedapp.core.formatting import percent
-from fedapp.experiment.preset_files import Scalar, scalar
+from fedapp.experiment.preset_files import Scalar, parse_scalar
 from fedapp.reports.comparison.summary import aligned
 from fedapp.tools.compare.grid import MIX, Grid, Setting, Tune
 
@@ -96,7 +96,7 @@ def values_of(texts: Sequence[str]) -> dict[str, list[Scalar]]:
             raise ConfigError(f"{where}: must be key=value,value, such as {RATE}=0.01,0.1")
         if key.strip() in found or len(set(parts)) < len(parts):
             raise ConfigError(f"{where}: the key or a value stands twice; keep one")
-        found[key.strip()] = [scalar(part) for part in parts]
+        found[key.strip()] = [parse_scalar(part) for part in parts]
     return found
 
 

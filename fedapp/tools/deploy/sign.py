@@ -11,18 +11,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedapp.core.errors import ConfigError
 from fedapp.experiment.code_hash import digest_of_files
 from fedapp.experiment.config import (
-    flower_words,
+    flower_run_config,
     load_experiment,
     parse_overrides,
-    settings_said,
+    unchecked_settings,
 )
 from fedapp.experiment.run_folder import check_name, new_identity
 from fedapp.experiment.signed_runs import (
     SIGNED,
-    Word,
+    RunStatement,
     fingerprint,
     private_key,
-    read_word,
+    read_statement,
     settings_digest,
     sign,
 )
@@ -49,20 +49,20 @@ def signed_run(
         raise ConfigError("fedapp sign: needs the run's name, runtime.run_name=NAME: it is signed")
     check_name(name)
     signer = _read(key, passphrase)
-    word = Word(
+    word = RunStatement(
         run=name,
         code=digest_of_files(installed().files),
-        settings=settings_digest(settings_said(preset, overrides)),
+        settings=settings_digest(unchecked_settings(preset, overrides)),
         identity=identity or new_identity(),
         until=int(time.time() + days * 86400),
     )
     token = sign(word, signer)
-    read_word(token)  # so that an identity that is none is refused here
+    read_statement(token)  # so that an identity that is none is refused here
     yield f"signed   run {name}, code {word.code[:16]}, settings {word.settings[:16]}"
     yield f"by       {fingerprint(signer.public_key())}"
     yield f"begun by {word.ends} at each site, or refused there"
     run_config = {"preset": preset, "set": shlex.join(texts), SIGNED: token}
-    yield f"flwr run . --stream --run-config {shlex.quote(flower_words(run_config))}"
+    yield f"flwr run . --stream --run-config {shlex.quote(flower_run_config(run_config))}"
 
 
 def _read(path: Path, passphrase: Callable[[], str]) -> Ed25519PrivateKey:

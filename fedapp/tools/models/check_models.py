@@ -14,15 +14,15 @@ from fedapp.experiment.run_folder import RunFolder, find_run
 from fedapp.models.description import (
     DESCRIPTION,
     TENSORS,
-    Chosen,
     Description,
+    ModelChoice,
     read_description,
 )
-from fedapp.models.folder import tell_of_others, write_model
-from fedapp.models.maker import INEXACT, Maker, tested
+from fedapp.models.folder import write_all_sites_summaries, write_model
+from fedapp.models.maker import INEXACT_NOTE, ModelMaker, measure_test_answers
 from fedapp.models.model import load_model
 from fedapp.protocol.messages import EVALUATE, Task
-from fedapp.server.finished_run import Finished, finished_run
+from fedapp.server.finished_run import FinishedRun, finished_run
 from fedapp.site.federation import LoadedSites, federation_of
 
 LAST = "the last answer that the site used: what it kept during the run is gone"
@@ -38,7 +38,7 @@ class Exported:
     size: int
 
 
-def export(run: Finished) -> list[Exported]:
+def export(run: FinishedRun) -> list[Exported]:
     """Check the model that every site of a run kept; make it from the run's last where it is gone.
 
     The sites' data, and for a model made anew what they keep to themselves, must be here, as in
@@ -66,7 +66,7 @@ def export(run: Finished) -> list[Exported]:
                     _check(folder, federation, number)
                 else:
                     _make(folder, run, federation, number)
-    tell_of_others(root)
+    write_all_sites_summaries(root)
     return [
         Exported(folder, read_description(folder), (folder / TENSORS).stat().st_size)
         for folder in folders.values()
@@ -88,14 +88,14 @@ def _check(folder: Path, federation: LoadedSites, number: int) -> None:
     """Ask a kept model again; write down where it does not answer as it was measured."""
     model, description = load_model(folder, pick_device("auto"))
     data = federation.dealt.site(number)
-    found = tested(model.probabilities(data.test), data)
+    found = measure_test_answers(model.probabilities(data.test), data)
     results = description.results
     if found != results.test:
-        results = replace(results, exact=False, note=INEXACT, test=found)
+        results = replace(results, exact=False, note=INEXACT_NOTE, test=found)
         write_model(folder, replace(description, results=results))
 
 
-def _make(folder: Path, run: Finished, federation: LoadedSites, number: int) -> None:
+def _make(folder: Path, run: FinishedRun, federation: LoadedSites, number: int) -> None:
     """Write what a site answers with after the last round."""
     if not run.pool.store.root.is_dir():
         raise RunError(f"{run.path}: its models were removed: run it again")
@@ -122,8 +122,8 @@ def _make(folder: Path, run: Finished, federation: LoadedSites, number: int) -> 
         for one in candidates(task.round, reported, task.round < experiment.method.joins_at)
         if one.answer == USED
     ]
-    why = Chosen(USED, LAST, None, tuple(used))
-    maker = Maker(run.path.name, experiment, facts, federation.are_images)
+    why = ModelChoice(USED, LAST, None, tuple(used))
+    maker = ModelMaker(run.path.name, experiment, facts, federation.are_images)
     networks = experiment.method.used(task, context)
     made = maker.make(context, networks, reported, task.round, why)
     write_model(folder, made.description, made.blob, experiment.model.files)

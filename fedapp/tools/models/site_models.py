@@ -10,8 +10,8 @@ from fedapp.core.formatting import percent
 from fedapp.core.progress import doing
 from fedapp.evaluation.model_selection import Choice
 from fedapp.experiment.run_folder import find_run
-from fedapp.models.card import SAID, joined, when
-from fedapp.models.description import Description, Measured, read_description
+from fedapp.models.card import ANSWER_NAMES, joining_verdict, when
+from fedapp.models.description import Description, MeasuredAccuracy, read_description
 from fedapp.models.folder import model_folders
 
 _PLACES = ("models", "models/*", "*/models")
@@ -64,11 +64,11 @@ def lines_of(folder: Path, description: Description) -> list[str]:
     alone = Choice(choice.candidates).alone
     what = "findings in images" if description.model.finds else "images"
     table = [
-        ("joining", joined(description)),
+        ("joining", joining_verdict(description)),
         *(("warning", light) for light in description.lights),
         *([("privacy", description.claim)] if description.claim else []),
         ("model", str(folder)),
-        ("kept", f"{SAID[choice.answer]}, {when(description)}"),
+        ("kept", f"{ANSWER_NAMES[choice.answer]}, {when(description)}"),
         ("why", choice.rule),
         ("validation", _worth(results.val, what)),
         ("test", _worth(results.test, what)),
@@ -83,7 +83,7 @@ def lines_of(folder: Path, description: Description) -> list[str]:
     return [title, *(f"  {name:14}{text}" for name, text in table)]
 
 
-def _worth(found: Measured, what: str) -> str:
+def _worth(found: MeasuredAccuracy, what: str) -> str:
     if not found.images:
         return "no labelled images: how good it is cannot be measured here"
     return (

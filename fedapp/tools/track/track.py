@@ -14,7 +14,7 @@ from fedapp.core.disk import refused
 from fedapp.core.errors import RunError, StoreError, one_line
 from fedapp.core.optional_dependencies import needs
 from fedapp.experiment.preset_files import read_yaml
-from fedapp.experiment.run_folder import Row, RunFolder, damaged, find_run, runs_root
+from fedapp.experiment.run_folder import Row, RunFolder, damaged_file, find_run, runs_root
 
 To = Literal["tensorboard", "mlflow"]
 
@@ -98,7 +98,7 @@ def _started(run: Path) -> float:
         facts = RunFolder(run).read_json("run.json") or {}
         return datetime.fromisoformat(str(facts["started"])).timestamp()
     except (KeyError, ValueError) as error:
-        raise RunError(damaged(run / "run.json", f"no start: {error}")) from error
+        raise RunError(damaged_file(run / "run.json", f"no start: {error}")) from error
 
 
 def _to_tensorboard(run: Path, folder: Path) -> None:

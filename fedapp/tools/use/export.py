@@ -12,11 +12,11 @@ from torch import Tensor
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError
 from fedapp.core.progress import doing
-from fedapp.models.card import CARD, card
-from fedapp.models.description import BODY, TENSORS, Description
-from fedapp.models.folder import lay_beside, read_whole
+from fedapp.models.card import CARD, model_card
+from fedapp.models.description import ENCODER_STEM, TENSORS, Description
+from fedapp.models.folder import add_network_files, read_consistent
 from fedapp.models.listing import list_images
-from fedapp.models.model import SiteModel, load_model, model_in
+from fedapp.models.model import SiteModel, build_site_model, load_model
 from fedapp.models.predict import batches
 from fedapp.tools.use.monai_bundle import write_bundle
 from fedapp.tools.use.onnx_file import TOLERANCE, difference, to_onnx
@@ -36,18 +36,18 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
     answer as the model; and as `load_model` does.
     """
     load_model(folder, torch.device("cpu"))  # what cannot answer here is not passed on
-    description, blob = read_whole(folder)
+    description, blob = read_consistent(folder)
     claim = [description.claim] if description.claim else []
     if form == "safetensors":
-        lay_beside(out, [str(path) for path in sorted(folder.glob(f"{BODY}.*"))])
+        add_network_files(out, [str(path) for path in sorted(folder.glob(f"{ENCODER_STEM}.*"))])
         write_atomic(out / TENSORS, blob, durable=False)
         text = json.dumps(config(description), indent=2, ensure_ascii=False) + "\n"
         write_atomic(out / CONFIG, text.encode(), durable=False)
-        write_atomic(out / CARD, card(description).encode(), durable=False)
+        write_atomic(out / CARD, model_card(description).encode(), durable=False)
         return [f"{out}: {TENSORS}, {CONFIG}, {CARD}", *claim]
     # A graph has one number format; bfloat16 is for speed on a GPU.
     recipe = replace(description.model, precision="float32")
-    model = model_in(folder, recipe, blob, torch.device("cpu"))
+    model = build_site_model(folder, recipe, blob, torch.device("cpu"))
     if form == "monai" and not recipe.images:
         raise ConfigError("--to monai: the model takes numbers, no images: use --to onnx")
     if form == "monai" and recipe.finds:
@@ -63,7 +63,7 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
         worst = difference(onnx, model, given)
     if form == "onnx":
         write_atomic(out / "model.onnx", onnx, durable=False)
-        write_atomic(out / CARD, card(description).encode(), durable=False)
+        write_atomic(out / CARD, model_card(description).encode(), durable=False)
     else:
         write_bundle(out, model, description, onnx)
     real = f" and {sum(map(len, given))} real" if given else ""

@@ -15,7 +15,7 @@ import torch
 from fedapp.core.disk import write_atomic
 from fedapp.core.names import cell
 from fedapp.experiment.code_hash import versions
-from fedapp.models.card import card
+from fedapp.models.card import model_card
 from fedapp.models.description import Description
 from fedapp.models.model import Answer, SiteModel
 from fedapp.tools.use.onnx_file import INPUT, OUTPUT
@@ -38,7 +38,7 @@ def write_bundle(folder: Path, model: SiteModel, description: Description, onnx:
         "configs/metadata.json": _json(metadata(description)),
         "configs/inference.json": _json(inference(description)),
         "configs/classes.json": _json([cell(name) for name in description.model.classes]),
-        "docs/README.md": card(description).encode(),
+        "docs/README.md": model_card(description).encode(),
     }.items():
         write_atomic(folder / name, data, durable=False)
 

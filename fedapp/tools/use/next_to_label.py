@@ -11,7 +11,7 @@ from fedapp.core.formatting import csv_text
 from fedapp.core.progress import counting
 from fedapp.models.listing import list_images
 from fedapp.models.model import load_model
-from fedapp.models.predict import Asked, Prediction, predictions
+from fedapp.models.predict import Prediction, PredictionOptions, predictions
 
 COLUMNS = ("rank", "file", "class", "probability", "entropy", "lead")
 
@@ -35,7 +35,7 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     open_ones = [image for image in listed if not image.label]
     asked: list[Prediction] = []
     with counting("images", len(open_ones)) as done:
-        for found in predictions(model, description.calibration, open_ones, Asked()):
+        for found in predictions(model, description.calibration, open_ones, PredictionOptions()):
             asked += [one for one in found if isinstance(one, Prediction)]
             done(len(found))
     if not asked:

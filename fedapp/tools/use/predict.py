@@ -17,20 +17,20 @@ from fedapp.core.errors import DataError, RunError
 from fedapp.core.formatting import count, csv_text, duration, percent
 from fedapp.core.names import cell
 from fedapp.core.progress import counting
-from fedapp.evaluation.reliability_warnings import shifted
+from fedapp.evaluation.reliability_warnings import shift_warnings
 from fedapp.experiment.run_folder import RunFolder, find_run
-from fedapp.models.conformal import caution
+from fedapp.models.conformal import coverage_caution
 from fedapp.models.description import DESCRIPTION
 from fedapp.models.evidence import read_evidence
-from fedapp.models.listing import Listed, list_several
+from fedapp.models.listing import ListedInput, list_several
 from fedapp.models.model import SiteModel, load_model
 from fedapp.models.predict import (
     COLUMNS,
-    Asked,
     Prediction,
-    Unread,
-    cells_of,
-    cells_of_findings,
+    PredictionOptions,
+    UnreadableImage,
+    csv_cells,
+    csv_cells_of_findings,
     findings,
     predictions,
 )
@@ -39,7 +39,7 @@ _NAMED = 4
 """Sites named where a list of sites could be long."""
 UNREAD = 1
 """Exit code where some images could not be used."""
-_Batch = tuple[list[tuple[str, ...]], list[Unread]]
+_Batch = tuple[list[tuple[str, ...]], list[UnreadableImage]]
 """Rows of CSV, and the images among them that cannot be used."""
 
 
@@ -74,7 +74,7 @@ def model_folder(named: str) -> Path:
     return found[0]
 
 
-def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Asked) -> int:
+def predict(model: Path, images: Sequence[Path], out: Path | None, asked: PredictionOptions) -> int:
     """Write a model's answers to images to a CSV file, or to standard output, as they come.
 
     Returns the exit code. What was found is said on standard error. Raises DataError where not one
@@ -96,13 +96,16 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Asked)
     def rows() -> Iterator[_Batch]:
         for found in predictions(loaded, description.calibration, listed, asked):
             tally.add(found)
-            yield [cells_of(one) for one in found], [x for x in found if isinstance(x, Unread)]
+            yield (
+                [csv_cells(one) for one in found],
+                [x for x in found if isinstance(x, UnreadableImage)],
+            )
 
     tally.unread = _write(out, len(listed), COLUMNS, rows())
     where = "" if out is None else f"{out}: "
     taken = duration(time.monotonic() - began)
     print(f"{where}{count(len(listed))} images in {taken}", file=sys.stderr)
-    lines = tally.lines(caution(description.calibration, asked.coverage))
+    lines = tally.lines(coverage_caution(description.calibration, asked.coverage))
     for line in [*lines, *_lights(model, tally)]:
         print(line, file=sys.stderr)
     return UNREAD if tally.unread else 0
@@ -110,12 +113,12 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Asked)
 
 def _write(
     out: Path | None, images: int, columns: Sequence[str], batches: Iterable[_Batch]
-) -> list[Unread]:
+) -> list[UnreadableImage]:
     """Write answers as CSV, as they come; return the images that cannot be used.
 
     out: None: standard output. images: how many there are. Raises DataError where none can be used.
     """
-    unread: list[Unread] = []
+    unread: list[UnreadableImage] = []
     target: AbstractContextManager[BinaryIO]
     target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
     with target as file, counting("images", images) as done:
@@ -136,16 +139,16 @@ def _lights(model: Path, tally: "Tally") -> list[str]:
         return []
     before = torch.bincount(answers.argmax(1), minlength=len(tally.classes)).tolist()
     now = [tally.said[name] for name in tally.classes]
-    return [f"Warning: {light}" for light in shifted(before, now, tally.classes)]
+    return [f"Warning: {light}" for light in shift_warnings(before, now, tally.classes)]
 
 
-def _findings(model: SiteModel, images: Sequence[Listed], out: Path | None) -> int:
+def _findings(model: SiteModel, images: Sequence[ListedInput], out: Path | None) -> int:
     """Write the probability of each finding, a column each, as `predict` does."""
     names = model.recipe.classes
     answers = (
         (
-            [cells_of_findings(one, len(names)) for one in found],
-            [one for one in found if isinstance(one, Unread)],
+            [csv_cells_of_findings(one, len(names)) for one in found],
+            [one for one in found if isinstance(one, UnreadableImage)],
         )
         for found in findings(model, images)
     )
@@ -156,7 +159,7 @@ def _findings(model: SiteModel, images: Sequence[Listed], out: Path | None) -> i
     return UNREAD if unread else 0
 
 
-def _not_read(unread: Sequence[Unread]) -> list[str]:
+def _not_read(unread: Sequence[UnreadableImage]) -> list[str]:
     """Say that some images cannot be used, where there are any."""
     if not unread:
         return []
@@ -167,7 +170,7 @@ def _not_read(unread: Sequence[Unread]) -> list[str]:
 class Tally:
     """What is said at the end: of all images, and of those whose label the CSV file has."""
 
-    asked: Asked
+    asked: PredictionOptions
     classes: tuple[str, ...]
     read: int = 0
     single: int = 0
@@ -178,12 +181,12 @@ class Tally:
     single_right: int = 0
     foreign: int = 0
     said: Counter[str] = field(default_factory=Counter)
-    unread: list[Unread] = field(default_factory=list)
+    unread: list[UnreadableImage] = field(default_factory=list)
 
-    def add(self, found: Iterable[Prediction | Unread]) -> None:
+    def add(self, found: Iterable[Prediction | UnreadableImage]) -> None:
         """Count a batch."""
         for one in found:
-            if isinstance(one, Unread):
+            if isinstance(one, UnreadableImage):
                 continue
             self.read += 1
             self.said[one.label] += 1

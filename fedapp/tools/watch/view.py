@@ -20,7 +20,7 @@ from fedapp.core.formatting import duration, percent, size
 from fedapp.core.progress import RECENT
 from fedapp.experiment.preset_files import read_yaml
 from fedapp.experiment.run_folder import Row, RunFolder, is_running
-from fedapp.server.accuracy_drop import fallen
+from fedapp.server.accuracy_drop import accuracy_drop_warning
 
 WIDTH = 36
 """Columns of the bar and of a curve."""
@@ -81,7 +81,7 @@ def warnings_of(row: Row, before: Row) -> list[str]:
     """Return what one round deserves attention for. before: the row of the round before."""
     skipped = row.get("skipped") or {}
     lines = [f"round {row['round']}: site {k} skipped: {reason}" for k, reason in skipped.items()]
-    fall = fallen(row, before)
+    fall = accuracy_drop_warning(row, before)
     return [*lines, fall] if fall else lines
 
 

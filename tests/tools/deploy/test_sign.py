@@ -7,8 +7,8 @@ import pytest
 
 from fedapp.core.errors import ConfigError
 from fedapp.experiment.code_hash import code_digest
-from fedapp.experiment.config import read_run_config, settings_said
-from fedapp.experiment.signed_runs import read_word, settings_digest, verified
+from fedapp.experiment.config import read_run_config, unchecked_settings
+from fedapp.experiment.signed_runs import read_statement, settings_digest, verify
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.sign import signed_run
 
@@ -29,20 +29,20 @@ def test_the_command_that_it_prints_has_the_words_run(key):
     *_, command = signed(key, "runtime.run_name=first", "rounds.num_rounds=3")
     words = shlex.split(command)
     run_config = tomllib.loads(words[-1].replace('" ', '"\n'))
-    word, _ = verified(run_config["signed"], [key.with_suffix(".pub").read_text()])
-    said = settings_said(*read_run_config(run_config))
+    word, _ = verify(run_config["signed"], [key.with_suffix(".pub").read_text()])
+    said = unchecked_settings(*read_run_config(run_config))
     assert said["rounds.num_rounds"] == 3
     assert word.differs("first", code_digest(), settings_digest(said), word.identity) == ""
 
 
 def test_each_word_is_another_runs_but_where_one_goes_on(key):
     first, again = (
-        read_word(signed(key, "runtime.run_name=first")[-1].split('signed="')[1][:-2])
+        read_statement(signed(key, "runtime.run_name=first")[-1].split('signed="')[1][:-2])
         for _ in range(2)
     )
     assert first.identity != again.identity
     token = signed(key, "runtime.run_name=first", identity=first.identity)[-1]
-    assert read_word(token.split('signed="')[1][:-2]).identity == first.identity
+    assert read_statement(token.split('signed="')[1][:-2]).identity == first.identity
 
 
 def test_what_cannot_be_signed(key, tmp_path):

@@ -12,7 +12,7 @@ from fedapp.core.errors import RunError
 from fedapp.core.progress import doing
 from fedapp.experiment.config import load_experiment
 from fedapp.models.description import read_description
-from fedapp.models.folder import model_folders, together
+from fedapp.models.folder import model_folders, summarise_sites
 from tests.flower.results import loopback
 from tests.golden.numbers import SHRUNK
 
@@ -99,7 +99,7 @@ def test_a_folder_without_models_is_refused_in_one_line(tmp_path):
 
 def test_all_sites_together_are_the_sums_of_their_models(run):
     found = [read_description(folder) for folder in model_folders(run / "models")]
-    others = together(found)
+    others = summarise_sites(found)
     assert all(one.others == others for one in found)
     assert sum(group.sites for group in others.groups) == 4
     assert sum(g.right for g in others.groups) == sum(one.results.test.right for one in found)

@@ -9,10 +9,10 @@ from PIL import Image
 
 import fedapp
 from fedapp.core.errors import ConfigError
-from fedapp.models.card import card
+from fedapp.models.card import model_card
 from fedapp.models.description import read_description
 from fedapp.models.model import Answer, load_model
-from fedapp.models.predict import Asked
+from fedapp.models.predict import PredictionOptions
 from fedapp.tools.use.export import export
 from fedapp.tools.use.next_to_label import next_to_label
 from fedapp.tools.use.predict import UNREAD, predict
@@ -43,7 +43,7 @@ def images(tmp_path):
 def test_predict_writes_a_column_for_each_finding(model, images, tmp_path):
     (images / "3.png").write_bytes(b"no image")
     out = tmp_path / "answers.csv"
-    assert predict(model, [images], out, Asked()) == UNREAD
+    assert predict(model, [images], out, PredictionOptions()) == UNREAD
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert list(rows[0]) == ["file", "pleural effusion", "mass"]
     pixels = torch.stack([torch.full((1, 8, 8), 80 * k, dtype=torch.uint8) for k in range(3)])
@@ -74,6 +74,6 @@ def test_what_is_of_classes_is_refused_in_a_line(model, images, tmp_path):
 
 
 def test_the_card_speaks_of_findings(model):
-    text = card(read_description(model))
+    text = model_card(read_description(model))
     assert "A classifier of 2 findings" in text and "| findings | right / of |" in text
     assert "Prediction sets" not in text and "too narrow" in text

@@ -18,7 +18,7 @@ from fedapp.cli import app
 from fedapp.core.errors import FedAppError
 from fedapp.evaluation.model_selection import Candidate
 from fedapp.models import predict
-from fedapp.models.conformal import calibrated, prediction_sets
+from fedapp.models.conformal import calibrate, prediction_sets
 from fedapp.models.evidence import Evidence, write_evidence
 from fedapp.models.listing import list_several
 from fedapp.models.model import load_model
@@ -327,7 +327,7 @@ def test_sets_are_those_of_the_models_calibration(model, images, sets):
 def test_the_models_calibration_is_that_of_its_validation_images(run, model):
     data = federation_of(finished_run(run).experiment).dealt.site(0).parts["val"]
     loaded, description = load_model(model, CPU)
-    assert description.calibration == calibrated(loaded.probabilities(data.inputs), data.labels)
+    assert description.calibration == calibrate(loaded.probabilities(data.inputs), data.labels)
     assert description.calibration.images == len(data.labels) > 0
     card = (model / "README.md").read_text()
     assert f"weak: {len(data.labels)} calibration images only" in card

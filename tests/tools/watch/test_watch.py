@@ -12,7 +12,7 @@ from filelock import FileLock
 from rich.console import Console
 
 from fedapp.core.errors import ConfigError, RunError
-from fedapp.experiment.run_folder import SERVER, is_running
+from fedapp.experiment.run_folder import SERVER_LOCK, is_running
 from fedapp.tools.watch import watch as following
 from fedapp.tools.watch.view import Watched, curve, look, screen
 from fedapp.tools.watch.watch import watch
@@ -46,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def held(run: Path) -> Iterator[FileLock]:
-    with FileLock(run / SERVER) as lock:
+    with FileLock(run / SERVER_LOCK) as lock:
         yield lock
 
 
@@ -66,10 +66,10 @@ def watched(run: str = "", **more: Any) -> tuple[int, str]:
 
 def test_whether_a_server_is_at_work(run: Path) -> None:
     assert not is_running(run)
-    with FileLock(run / SERVER):
+    with FileLock(run / SERVER_LOCK):
         assert is_running(run)
     assert not is_running(run)
-    assert FileLock(run / SERVER).acquire(timeout=0), "looking leaves the lock free"
+    assert FileLock(run / SERVER_LOCK).acquire(timeout=0), "looking leaves the lock free"
 
 
 def test_how_a_run_stands(run: Path, held: FileLock) -> None:
@@ -93,7 +93,7 @@ def test_before_the_first_round_nothing_is_said_of_time(run: Path, held: FileLoc
 def test_a_longer_run_is_not_over_while_its_first_summary_is_there(run: Path) -> None:
     end(run)
     assert look(run).ended
-    with FileLock(run / SERVER):
+    with FileLock(run / SERVER_LOCK):
         assert not look(run).ended
 
 
