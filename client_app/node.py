@@ -133,8 +133,8 @@ def _summing(
     if not experiment.privacy.members:
         raise ConfigError(
             "privacy.members is empty, and this site is no simulation: without registered members "
-            "everybody could take the masks off; have the line that `fedapp members` makes put "
-            "into the preset"
+            "everybody could take the masks off; have the line that `fedapp sites --members` makes "
+            "put into the preset"
         )
     key, vouched = _signing_key(node_config), policy.terms.vouched
     member = registered(experiment, number, origin, key, vouched)

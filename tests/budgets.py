@@ -70,14 +70,14 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/simulation": (610, 8),
     "fedapp/tools": (5_300, 60),
     "fedapp/api": (600, 6),
-    "fedapp/cli": (670, 8),
+    "fedapp/cli": (700, 8),
     "client_app": (960, 13),
     "server_app": (600, 7),
     "bench": (2_500, 30),
     "tests": (51_700, 412),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
-COMMANDS = 26
+COMMANDS = 20
 """Of `fedapp`."""
 MEMBERS = 26
 """Methods, properties and class variables of `Method`, private ones too."""

@@ -87,7 +87,7 @@ def test_the_demo_ends_with_a_picture(fedapp, tmp_path):
 
 def test_it_knows_the_hash_of_the_app_that_a_run_brings(fedapp):
     """Its two general names lie in a folder of the package, so that it can be made at a site."""
-    said = fedapp("fedapp", "code-hash").stdout
+    said = fedapp("fedapp", "approve", "--hash").stdout
     assert said.split()[0] == read_app(ROOT).hash
 
 

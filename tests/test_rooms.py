@@ -50,7 +50,7 @@ FAMILIES = {
 """Of methods, with those that they build on."""
 FLOWER = {
     "fedapp.protocol.flower_records", "fedapp.tools.deploy.registered_sites",
-    "fedapp.tools.deploy.superlink", "fedapp.tools.flower_compat", "fedapp.tools.node.check_server",
+    "fedapp.tools.deploy.superlink", "fedapp.tools.flower_compat", "fedapp.tools.check.server",
     "fedapp.tools.node.approval_hook", "fedapp.tools.node.supernode", "client_app.app",
     "client_app.resident.caller", "server_app.app", "server_app.carrier",
     "server_app.node_registry", "server_app.transport", "server_app.strategy",

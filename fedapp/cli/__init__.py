@@ -1,7 +1,7 @@
-"""The command `fedapp`: a module for each panel of its help, which has the panel's commands.
+"""The command `fedapp`: one module for each panel of its help.
 
-Each command imports what it needs itself: torch takes seconds, which neither `--help` nor the
-completion in a shell can wait for.
+Each command imports what it needs inside its function, because importing torch takes seconds:
+neither `fedapp --help` nor completion in a shell can wait for that.
 """
 
 import sys
@@ -11,7 +11,7 @@ from fedapp.core.errors import FedAppError
 from fedapp.core.process_tuning import process_is_ours
 
 # isort: off
-# A module that is imported adds its commands: this is the order of the panels.
+# Importing a module registers its commands. `fedapp --help` shows the panels in this order.
 from fedapp.cli import run, look, use, compare, join, set_up  # noqa: F401
 # isort: on
 
@@ -19,7 +19,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Entry point: what a person can mend is one line and exit code 2."""
+    """Run the command line: an error that a person can mend is one line, with exit code 2."""
     process_is_ours()
     try:
         app()

@@ -1,4 +1,4 @@
-"""Commands of a site: what it should know before it joins, and while it is in a federation."""
+"""Commands for a site: before it joins a federation, and while it takes part."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,45 +16,53 @@ PANEL = "Join"
 @app.command("check", rich_help_panel=PANEL)
 def check_site(
     data: Annotated[
-        Path, typer.Argument(help="a site's data: a folder, CSV file or file of vectors")
-    ],
+        Path | None,
+        typer.Argument(help="a site's data: a folder, CSV file or file of vectors"),
+    ] = None,
     overrides: Overrides = None,
-    preset: Annotated[str, typer.Option(help="what the sites agreed upon")] = "",
+    preset: Annotated[str, typer.Option(help="the preset that the sites agreed upon")] = "",
     site_name: Annotated[str, typer.Option(help="the site's name in that preset")] = "",
     server: Annotated[str, typer.Option(help="host:port that the node will connect to")] = "",
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder with ca.crt and the site's supernode.key, with which the way to --server "
+            "is checked: connection, certificate, clock, version, registered key"
+        ),
+    ] = None,
     hide_below: Annotated[int, typer.Option(min=0, help="hide counts from 1 to below this")] = 0,
     store_path: Annotated[
         Path | None, typer.Option(help="where the node will keep models; else in your runs")
     ] = None,
     site_folder: SiteFolder = None,
 ) -> None:
-    """Check a site's own data and machine before it joins. Exit code: 0 fit, 1 faults, 2 misuse."""
-    from fedapp.experiment.config import load_experiment, parse_overrides
-    from fedapp.tools.check.check import Options, check
+    """Check a site's data and machine, and its way to the server, before it joins.
 
-    experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
-    patients = ""
-    if site_folder is not None:
-        from fedapp.site.terms import FILE, read_terms
-
-        patients = read_terms(site_folder / FILE).patients
-    options = Options(experiment, site_name, server, hide_below, store_path, patients)
-    raise typer.Exit(check(data, options, Console()))
-
-
-@app.command("check-server", rich_help_panel=PANEL)
-def check_server(
-    server: Annotated[str, typer.Argument(help="host:port that the node will connect to")],
-    keys: Annotated[Path, typer.Option(help="folder with ca.crt and the site's supernode.key")],
-    site_folder: SiteFolder = None,
-) -> None:
-    """Look at the way to the server before joining. Exit code: 0 free, 1 something is in the way.
-
-    Reachable, certificate, clock, version, key: each with what to do.
+    Without DATA only the way to the server. Exit code: 0 fit, 1 faults, 2 misuse.
     """
-    from fedapp.tools.node.check_server import show
+    if keys is not None and not server:
+        raise ConfigError("fedapp check: --keys: needs --server host:port, which they are for")
+    if data is None and keys is None:
+        raise ConfigError("fedapp check: needs DATA, or --server host:port and --keys FOLDER")
+    console, faults = Console(), 0
+    if data is not None:
+        from fedapp.experiment.config import load_experiment, parse_overrides
+        from fedapp.tools.check.check import Options, check
 
-    raise typer.Exit(show(server, keys, site_folder or keys, Console()))
+        experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
+        patients = ""
+        if site_folder is not None:
+            from fedapp.site.terms import FILE, read_terms
+
+            patients = read_terms(site_folder / FILE).patients
+        reach = server if keys is None else ""  # with keys all of the way is looked at, below
+        options = Options(experiment, site_name, reach, hide_below, store_path, patients)
+        faults = check(data, options, console)
+    if keys is not None:
+        from fedapp.tools.check.server import show
+
+        faults |= show(server, keys, site_folder or keys, console)
+    raise typer.Exit(faults)
 
 
 @app.command("node", rich_help_panel=PANEL)
@@ -74,12 +82,17 @@ def keep_node(
     no_terms: Annotated[
         bool, typer.Option("--no-terms", help="allow every run of an approved app: no site.yaml")
     ] = False,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="of the node's own programs")] = 9094,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="port for the node's own programs")
+    ] = 9094,
     status: Annotated[
-        bool, typer.Option("--status", help="only say how the node on this port is; 0: online")
+        bool,
+        typer.Option(
+            "--status", help="only say whether the node on this port is online; exit code 0: online"
+        ),
     ] = False,
 ) -> None:
-    """Keep this site online: start Flower's SuperNode, and again whenever it is not online."""
+    """Keep this site online: start Flower's SuperNode, and restart it when it goes offline."""
     if status:
         from fedapp.tools.node.status import health, status_path
 
@@ -100,18 +113,32 @@ def approve_app(
     what: Annotated[
         str, typer.Argument(help="a hash, a FAB or a checkout; else the list of apps is shown")
     ] = "",
+    only_hash: Annotated[
+        bool,
+        typer.Option(
+            "--hash",
+            help="only print the hash of a FAB, of a checkout or, else, of what is installed here, "
+            "to be compared by phone",
+        ),
+    ] = False,
     site_folder: SiteFolder = None,
-    refuse: Annotated[bool, typer.Option("--refuse", help="it may not run here")] = False,
+    refuse: Annotated[
+        bool, typer.Option("--refuse", help="refuse it: it may not run here")
+    ] = False,
     take_back: Annotated[
-        bool, typer.Option("--take-back", help="it may not run here any more, from now on")
+        bool,
+        typer.Option("--take-back", help="take an approval back: it may not run here from now on"),
     ] = False,
     lines: Annotated[bool, typer.Option("--lines", help="show the changed lines too")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="decide without being asked")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="decide without a question")] = False,
 ) -> None:
-    """Look at an app that a run wants to bring to this site; approve it or refuse it."""
+    """Review the app (the code) that a run brings to this site, and approve or refuse it."""
     from fedapp.tools.node.approvals import Approvals, Word
-    from fedapp.tools.node.approve import decide, overview
+    from fedapp.tools.node.approve import decide, hash_line, overview
 
+    if only_hash:
+        print(hash_line(Path(what) if what else None))
+        return
     if refuse and take_back:
         raise ConfigError("fedapp approve: --refuse and --take-back: say one of them")
     approvals, console = Approvals(needed(site_folder, "approve")), Console()
@@ -127,10 +154,10 @@ def approve_app(
 def explain_terms(
     site_folder: SiteFolder = None,
     example: Annotated[
-        bool, typer.Option("--example", help="print a commented file to begin with")
+        bool, typer.Option("--example", help="print a commented site.yaml to begin with")
     ] = False,
 ) -> None:
-    """Say in plain words what a site's site.yaml allows."""
+    """Explain in plain words what a site's site.yaml allows."""
     from fedapp.tools.node.terms import EXAMPLE, explained
 
     if example:
@@ -149,14 +176,14 @@ def audit_record(
     accept: Annotated[
         str,
         typer.Option(
-            help="take the record as it is for the newest one, as after restoring a backup or "
-            "moving to another machine; the reason, which is written into the record"
+            help="accept the record as the newest one, as after restoring a backup or moving to "
+            "another machine; give the reason, which is written into the record"
         ),
     ] = "",
 ) -> None:
     """Verify a site's record and show what it says, by run. Exit code: 0 whole, 1 broken or none.
 
-    Broken is a record that is not the newest one that this machine knows, too.
+    A record that is older than the newest one that this machine knows counts as broken too.
     """
     from fedapp.site.record import Record, user_name
     from fedapp.site.rollback_guard import heads_root
@@ -168,17 +195,3 @@ def audit_record(
         print(f"taken as it is, in {user_name()}'s heads: {heads_root()}")
     whole = audit(folder, Console(), export)
     raise typer.Exit(0 if whole else 1)
-
-
-@app.command("code-hash", rich_help_panel=PANEL)
-def hash_of_app(
-    where: Annotated[
-        Path | None, typer.Argument(help="a checkout or a FAB; else what is installed here")
-    ] = None,
-) -> None:
-    """Say an app's hash, to be compared with what a run brings; the same wherever it is made."""
-    from fedapp.experiment.code_hash import hash_of_files
-    from fedapp.tools.node.app_bundle import installed, read_app
-
-    found = read_app(where) if where else installed()
-    print(f"{found.hash}  {found.title}, code {hash_of_files(found.files)}")

@@ -31,7 +31,7 @@ def report(
     ] = "",
     site_folder: SiteFolder = None,
 ) -> None:
-    """Write a page of a run or of several side by side; of a comparison, tables and figures."""
+    """Write a page about one run or several side by side; of a comparison, tables and figures."""
     from fedapp.reports.report import write_reports
 
     record = None if site_folder is None else needed(site_folder, "report")
@@ -51,7 +51,7 @@ def watch_run(
         bool, typer.Option("--paper", help="end in the paper's terms, instead of plain words")
     ] = False,
 ) -> None:
-    """Follow a run that goes on, from another terminal; of one that is over, show how it ended."""
+    """Follow a run in progress from another terminal; of a finished run, show how it ended."""
     from fedapp.tools.watch.watch import watch
 
     raise typer.Exit(watch(run, paper, Console()))
@@ -67,7 +67,7 @@ def track_run(
         ),
     ] = "",
     to: Annotated[
-        Literal["tensorboard", "mlflow"], typer.Option(help="what shows it")
+        Literal["tensorboard", "mlflow"], typer.Option(help="program to copy to")
     ] = "tensorboard",
     out: Annotated[
         Path | None,
@@ -77,7 +77,7 @@ def track_run(
         ),
     ] = None,
 ) -> None:
-    """Bring a run's rounds to TensorBoard or MLflow; again is as once. Its own files stay."""
+    """Copy a run's rounds to TensorBoard or MLflow; calling it again only adds what is new."""
     from fedapp.tools.track.track import track
 
     track(run, to, out)

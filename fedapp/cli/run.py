@@ -1,4 +1,4 @@
-"""Commands that run an experiment, or say what there is to run."""
+"""Commands that run an experiment, or show which presets there are."""
 
 import sys
 from contextlib import nullcontext, redirect_stdout
@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 
 from fedapp.cli.shared import Overrides, Preset, app
 from fedapp.core.errors import ConfigError
+from fedapp.experiment.completion import complete_preset
 from fedapp.experiment.preset_files import first_comment, method_path, method_presets, presets
 
 PANEL = "Run"
 """As `fedapp --help` shows it."""
 
-Seed = Annotated[int | None, typer.Option(min=0, help="of all random draws; the same as seed=3")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="seed of all random draws; --seed 3 is the same as seed=3")
+]
 
 
 @app.command(rich_help_panel=PANEL)
@@ -32,7 +36,7 @@ def run(
     ] = False,
     seed: Seed = None,
 ) -> None:
-    """Run an experiment in this process, without Flower: the same rounds, the same numbers."""
+    """Run an experiment in this process, without Flower, with the same rounds and numbers."""
     from fedapp.core.processes import termination_as_interrupt
     from fedapp.experiment.config import load_experiment, parse_overrides
     from fedapp.experiment.run_folder import pretty_json
@@ -55,7 +59,7 @@ def demo(
     ] = None,
     seed: Seed = None,
 ) -> None:
-    """Show what this is for, in a minute or two: 10 simulated sites, alone against together."""
+    """Show in a minute or two what this is for: 10 simulated sites train alone and together."""
     from fedapp.core.processes import termination_as_interrupt
     from fedapp.tools.demo.demo import demo as show
 
@@ -66,8 +70,48 @@ def demo(
 
 
 @app.command("presets", rich_help_panel=PANEL)
-def list_presets() -> None:
-    """List the presets, and the method presets that `method.preset=NAME` lays over them."""
+def show_presets(
+    preset: Annotated[
+        str,
+        typer.Argument(
+            help="a preset's name or a YAML file, whose settings are shown; else all are listed",
+            autocompletion=complete_preset,
+        ),
+    ] = "",
+    overrides: Overrides = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            help="draw the preset's split and save it to this file, to be shared and cited "
+            "(split.manifest=FILE)"
+        ),
+    ] = None,
+) -> None:
+    """List all presets and method presets; or show one's settings, or save the split it draws."""
+    if not preset:
+        if manifest is not None:
+            raise ConfigError("fedapp presets --manifest: needs the preset's name before it")
+        _list_presets()
+        return
+    from fedapp.experiment.config import load_experiment, parse_overrides, to_plain
+
+    experiment = load_experiment(preset, parse_overrides(overrides or []))
+    if manifest is None:
+        print(yaml.safe_dump(to_plain(experiment), sort_keys=False, allow_unicode=True), end="")
+        return
+    from fedapp.site.federation import federation_of
+
+    split = federation_of(experiment).manifest
+    if split is None:
+        raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
+    split.save(manifest)
+    size = f"{len(split.site)} images, {split.num_clients} sites"
+    print(f"{manifest}: {size}, digest {split.digest()}")
+    if split.particulars:
+        print(split.particulars)
+
+
+def _list_presets() -> None:
     from fedapp.experiment.config import load_experiment
 
     for name in presets():
@@ -79,23 +123,3 @@ def list_presets() -> None:
     print()
     for name in method_presets():
         print(f"method.preset={name:26} {first_comment(method_path(name))}")
-
-
-@app.command(rich_help_panel=PANEL)
-def manifest(
-    preset: Preset,
-    out: Annotated[Path, typer.Option("--out", "-o", help="file to write")],
-    overrides: Overrides = None,
-) -> None:
-    """Draw the split of a preset and save it, to be shared and cited (split.manifest=FILE)."""
-    from fedapp.experiment.config import load_experiment, parse_overrides
-    from fedapp.site.federation import federation_of
-
-    experiment = load_experiment(preset, parse_overrides(overrides or []))
-    split = federation_of(experiment).manifest
-    if split is None:
-        raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
-    split.save(out)
-    print(f"{out}: {len(split.site)} images, {split.num_clients} sites, digest {split.digest()}")
-    if split.particulars:
-        print(split.particulars)

@@ -1,4 +1,4 @@
-"""Commands of whoever sets a federation up: keys, signed runs, who is registered."""
+"""Commands for whoever sets up a federation: keys, signed runs, registered sites."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,9 +19,11 @@ def certs(
         list[str] | None,
         typer.Option(help="name or address at which sites reach the server; may be repeated"),
     ] = None,
-    sites: Annotated[str, typer.Option(help="sites that get a key each")] = "north,south,west",
+    sites: Annotated[
+        str, typer.Option(help="names of the sites, each of which gets a key")
+    ] = "north,south,west",
 ) -> None:
-    """Make a trial's keys and certificates: a CA, the server's, a SuperNode key for each site."""
+    """Make keys and certificates for a trial: a CA, the server's, and a SuperNode key per site."""
     from fedapp.tools.compare.grid import labels_of
     from fedapp.tools.deploy.certs import make_certs
 
@@ -37,13 +39,14 @@ def sign_run(
         Path, typer.Option(help="the coordinator's private key: ssh-keygen -t ed25519")
     ] = Path("coordinator.key"),
     days: Annotated[
-        float, typer.Option(min=0.01, max=366, help="within which each site must have begun it")
+        float,
+        typer.Option(min=0.01, max=366, help="days within which each site must have begun it"),
     ] = 7.0,
     identity: Annotated[
-        str, typer.Option(help="of a run that goes on with other rounds: what its run.id holds")
+        str, typer.Option(help="of a run that goes on with more rounds: what its file run.id holds")
     ] = "",
 ) -> None:
-    """Sign a run, for sites that do signed runs only; print the command that starts it."""
+    """Sign a run, for sites that accept only signed runs; print the command that starts it."""
     from fedapp.tools.deploy.sign import signed_run
 
     def passphrase() -> str:
@@ -53,25 +56,23 @@ def sign_run(
         print(line)
 
 
-@app.command("members", rich_help_panel=PANEL)
-def list_members(
-    keys: Annotated[
-        list[Path], typer.Argument(help="the sites' public keys, NAME.pub, or folders")
-    ],
-) -> None:
-    """Say whose keys mask a run's sums: a setting of the preset, by fingerprints."""
-    from fedapp.tools.deploy.members import members_line
-
-    print(members_line(keys))
-
-
 @app.command("sites", rich_help_panel=PANEL)
 def list_sites(
     superlink: Annotated[
         str, typer.Argument(help="a connection of Flower's config.toml; else its default")
     ] = "",
+    members: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="instead print `privacy.members` for a preset, which says whose keys mask a run's "
+            "sums: a site's public key, NAME.pub, or a folder of them; may be repeated"
+        ),
+    ] = None,
 ) -> None:
-    """List the sites that are registered at the server, by name, with state and number."""
-    from fedapp.tools.deploy.registered_sites import sites_at
+    """List the sites registered at the server; or print the setting that names their mask keys."""
+    from fedapp.tools.deploy.registered_sites import members_line, sites_at
 
-    Console().print(sites_at(superlink or None))
+    if members:
+        print(members_line(members))
+    else:
+        Console().print(sites_at(superlink or None))

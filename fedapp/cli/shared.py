@@ -1,4 +1,4 @@
-"""The command itself, and the arguments that commands of several panels have."""
+"""The Typer app, and the arguments that commands of several panels share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ from fedapp.experiment.completion import complete_override, complete_preset
 
 
 class _Commands(TyperGroup):
-    """The commands; one that an earlier version had is refused with what to do instead."""
+    """The group of commands. It refuses a command of an earlier version, and says what to use."""
 
     def resolve_command(
         self, ctx: Context, args: list[str]
@@ -28,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     suggest_commands=False,  # click does, and twice is once too often
     pretty_exceptions_show_locals=False,
-    help="`fedapp`: run without Flower, look, use a model, compare, join as a site, make keys.",
+    help="Federated learning from partly labelled images: run, compare, use models, take part.",
 )
 
 Preset = Annotated[
@@ -46,7 +46,9 @@ Overrides = Annotated[
 ]
 SiteFolder = Annotated[
     Path | None,
-    typer.Option(help="the site's own: site.yaml, approvals, record; a node's default: its --keys"),
+    typer.Option(
+        help="the site's own folder: site.yaml, approvals, record; a node's default is its --keys"
+    ),
 ]
 
 
@@ -60,14 +62,18 @@ def _version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="say which version"),
+        typer.Option("--version", callback=_version, is_eager=True, help="print the version"),
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Handle the options that stand before a command."""
 
 
 def needed(site_folder: Path | None, command: str) -> Path:
-    """Return a site's own folder. Raises ConfigError where none is named or there is none such."""
+    """Return the site's own folder.
+
+    command: name of the command, for the error. Raises ConfigError where no folder is named, or
+    the named one is not there.
+    """
     if site_folder is not None and not site_folder.is_dir():
         raise ConfigError(
             f"--site-folder {site_folder}: there is no such folder: name the one that "

@@ -8,26 +8,16 @@ import typer
 from rich.console import Console
 
 from fedapp.cli.shared import app
+from fedapp.core.errors import ConfigError
 from fedapp.experiment.completion import complete_run
 
 PANEL = "Use"
 """As `fedapp --help` shows it."""
 
-Run = Annotated[
-    str, typer.Argument(help="a run: its name, or its folder", autocompletion=complete_run)
-]
 Model = Annotated[Path, typer.Argument(help="a model's folder; `fedapp site` names them")]
 Images = Annotated[
     Path, typer.Argument(help="a folder of images, a CSV file with `path`, or a file of vectors")
 ]
-
-
-@app.command("models", rich_help_panel=PANEL)
-def models_of(run: Run) -> None:
-    """Check the models that the sites of a simulated run kept; make those that are gone anew."""
-    from fedapp.tools.models.check_models import write_models
-
-    write_models(run, Console())
 
 
 @app.command("site", rich_help_panel=PANEL)
@@ -37,13 +27,31 @@ def show_site(
         typer.Argument(help="a node's store-path, or a run's name or folder; else your runs"),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option(help="folder for a page of each model, with its surest mistakes")
+        Path | None,
+        typer.Option(
+            help="write a page about each model, with its most confident mistakes, into this folder"
+        ),
     ] = None,
     specificity: Annotated[
-        float, typer.Option(help="at which the page tells the sensitivity of each class")
+        float,
+        typer.Option(help="specificity at which the page gives the sensitivity of each class"),
     ] = 0.9,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="of a simulated run: ask each kept model again, and make those that are gone anew",
+        ),
+    ] = False,
 ) -> None:
-    """Say whether joining paid, and which models this site has: of which run, why, how good."""
+    """Show a site's models: whether joining paid, which run each is from, how good it is."""
+    if check:
+        from fedapp.tools.models.check_models import write_models
+
+        if folder is None or page is not None:
+            raise ConfigError("fedapp site --check: needs a run's name or folder, and no --page")
+        write_models(str(folder), Console())
+        return
     from fedapp.experiment.run_folder import runs_root
     from fedapp.tools.models.site_models import show_site
 
@@ -71,7 +79,7 @@ def predict_images(
         Path | None, typer.Option("--out", "-o", help="CSV file to write; else standard output")
     ] = None,
     coverage: Annotated[
-        float, typer.Option(help="share of prediction sets that are to hold the right class")
+        float, typer.Option(help="share of prediction sets that should contain the right class")
     ] = 0.9,
     sets: Annotated[
         Literal["lac", "aps"], typer.Option(help="lac: smallest; aps: never empty")
@@ -93,7 +101,7 @@ def next_images(
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file to write")],
     count: Annotated[int, typer.Option(min=1, help="how many images")] = 50,
 ) -> None:
-    """Choose the images to label first: a CSV file of them."""
+    """Choose the images to label first, and write them to a CSV file."""
     from fedapp.tools.use.next_to_label import next_to_label
 
     for line in next_to_label(model, images, count, out):
@@ -106,7 +114,7 @@ def export_model(
     to: Annotated[Literal["onnx", "monai", "safetensors"], typer.Option(help="what to write")],
     out: Annotated[Path, typer.Option("--out", "-o", help="folder to write it to")],
     images: Annotated[
-        Path | None, typer.Option(help="images to check the ONNX file with: a folder or CSV file")
+        Path | None, typer.Option(help="images to check the ONNX file with: a folder or a CSV file")
     ] = None,
 ) -> None:
     """Write a site's model for other programs: ONNX, a MONAI bundle or safetensors."""

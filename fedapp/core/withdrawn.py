@@ -36,9 +36,15 @@ SETTINGS: Mapping[str, Setting] = {
 }
 """Settings, by dotted key."""
 COMMANDS: Mapping[str, str] = {
+    "check-server": "use `fedapp check --server host:port --keys FOLDER`",
+    "code-hash": "use `fedapp approve --hash`",
     "labels": "write the labels into the site's CSV file (docs/OWN_DATA.md)",
+    "manifest": "use `fedapp presets PRESET --manifest FILE`",
+    "members": "use `fedapp sites --members KEYS`",
+    "models": "use `fedapp site RUN --check`",
     "onboard": "begin a run with the new site in it (docs/JOINING.md)",
     "page": "use `fedapp report` or `fedapp watch`; at a site also `fedapp audit`",
+    "tune": "use `fedapp compare GRID --tune`",
 }
 """Commands of `fedapp`, and what to do instead."""
 TERMS: Mapping[str, str] = {

@@ -286,7 +286,7 @@ def _model(run: RunRecord, site: SiteRecord) -> Block:
     called = site.standing.facts.name or str(site.number)
     folder = run.path / "models" / called
     if not (folder / DESCRIPTION).is_file():
-        lines = [f"Its model for use is not here: fedapp models {run.name} makes it anew."]
+        lines = [f"Its model for use is not here: fedapp site {run.name} --check makes it anew."]
     else:
         found = read_description(folder)
         taken = f"of {when(found)}" if found.origin.round else when(found)

@@ -61,7 +61,7 @@ _READ = ("data.root", "split.manifest", "model.weights")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-"""Of a registered key, as `fedapp members` prints it."""
+"""Of a registered key, as `fedapp sites --members` prints it."""
 LARGEST_DELTA = 1e-5
 """Beside a bound on epsilon."""
 

@@ -20,7 +20,7 @@ def test_a_site_sees_its_own_numbers(tmp_path):
     assert "Right on 3 more of 5 images than its own warm-up model: that may be chance." in text
     assert "4 of 5 80.0 37.6 to 96.4" in text
     assert "10 pseudo-labels, 3 of them wrong (30.0 %)." in text
-    assert "Its model for use is not here: fedapp models mine makes it anew." in text
+    assert "Its model for use is not here: fedapp site mine --check makes it anew." in text
 
 
 def test_a_site_sees_nothing_of_another(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.tools.deploy.members import members_line
+from fedapp.tools.deploy.registered_sites import members_line
 from tests.deployment import BIN
 from tests.faults.federation import SITES, by_fedapp, federation
 from tests.faults.runs import until

@@ -13,7 +13,7 @@ from fedapp.experiment.config import experiment_digest, load_run_config
 from fedapp.protocol.messages import Hello, Origin, Refusal, SiteFacts
 from fedapp.site.mask_identity import SIGNING_KEY
 from fedapp.tools.deploy.certs import make_certs
-from fedapp.tools.deploy.members import members_line
+from fedapp.tools.deploy.registered_sites import members_line
 
 NAMES = ("a", "b", "c", "d")
 SIMULATED = {"partition-id": 0, "num-partitions": 4}

@@ -472,7 +472,7 @@ def test_the_journal_holds_no_secret_and_no_number(server):
 
 def test_a_registered_key_must_be_the_agreed_one(tmp_path):
     from fedapp.tools.deploy.certs import make_certs
-    from fedapp.tools.deploy.members import members_line
+    from fedapp.tools.deploy.registered_sites import members_line
 
     make_certs(tmp_path / "keys", ["localhost"], ["a", "b", "c", "d"])
     line = members_line([tmp_path / "keys" / "server" / "supernodes"])
@@ -496,7 +496,7 @@ def test_a_registered_key_must_be_the_agreed_one(tmp_path):
 
 
 def test_members_are_named_with_their_remedy(tmp_path):
-    from fedapp.tools.deploy.members import members_line
+    from fedapp.tools.deploy.registered_sites import members_line
 
     (tmp_path / "odd.pub").write_text("no key")
     with pytest.raises(ConfigError, match=r"odd\.pub: a registered public key"):

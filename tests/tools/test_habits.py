@@ -1,4 +1,4 @@
-"""What people type by habit means what they expect."""
+"""What people type by habit means what they expect, and options belong to the right command."""
 
 import re
 
@@ -9,8 +9,12 @@ from typer.testing import CliRunner
 import fedapp
 from fedapp import cli
 from fedapp.core.errors import ConfigError
+from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.config import load_experiment
+from fedapp.tools.check import server
 from fedapp.tools.demo import demo
+from fedapp.tools.deploy.certs import make_certs
+from tests.own import three_sites
 
 
 def invoked(*words):
@@ -67,3 +71,55 @@ def test_a_site_folder_that_is_not_there_is_named(tmp_path):
     result = invoked("audit", "--site-folder", str(gone))
     said = str(result.exception)
     assert re.search(rf"--site-folder {gone}: there is no such folder: name the one", said)
+
+
+def test_a_presets_settings_are_shown_as_a_preset(tmp_path):
+    shown = invoked("presets", "digits_demo", "seed=3")
+    (tmp_path / "mine.yaml").write_text(shown.stdout)
+    assert load_experiment(str(tmp_path / "mine.yaml")) == load_experiment(
+        "digits_demo", {"seed": 3}
+    )
+    listed = invoked("presets").stdout
+    assert "digits_demo " in listed and "method.preset=fedavg " in listed
+
+
+def test_a_presets_split_is_saved(tmp_path):
+    file = tmp_path / "split.safetensors"
+    said = invoked("presets", "digits_demo", "split.num_clients=4", "--manifest", str(file)).stdout
+    assert said.startswith(f"{file}: 1797 images, 4 sites, digest {Manifest.load(file).digest()}")
+
+
+def test_members_are_printed_without_a_server(tmp_path):
+    make_certs(tmp_path / "keys", [], ["a", "b"])
+    folder = tmp_path / "keys/server/supernodes"
+    of_the_folder = invoked("sites", "--members", str(folder)).stdout
+    files = [f"--members={folder / name}.pub" for name in "ab"]
+    assert re.fullmatch(r'privacy\.members="a=[0-9a-f]{64}, b=[0-9a-f]{64}"\n', of_the_folder)
+    assert invoked("sites", *files).stdout == of_the_folder
+
+
+@pytest.mark.parametrize("in_the_way", [0, 1])
+def test_data_and_server_are_checked_in_one_go(tmp_path, monkeypatch, in_the_way):
+    asked = []
+    monkeypatch.setattr(server, "show", lambda *given: asked.append(given[:3]) or in_the_way)
+    data, words = three_sites(tmp_path) / "west", ["--server", "a:1", "--keys", "k"]
+    both = invoked("check", str(data), *words)
+    assert both.exit_code == in_the_way and "this site can join" in both.stdout
+    assert invoked("check", *words, "--site-folder", "own").exit_code == in_the_way
+    assert [str(folder) for _, _, folder in asked] == ["k", "own"]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["check"], "needs DATA, or --server host:port and --keys FOLDER"),
+    (["check", "--server", "a:1"], "needs DATA, or --server host:port and --keys FOLDER"),
+    (["check", "--keys", "k"], "--keys: needs --server host:port"),
+    (["presets", "--manifest", "f"], "needs the preset's name"),
+    (["site", "--check"], "needs a run's name or folder"),
+    (["site", "mine", "--check", "--page", "p"], "and no --page"),
+    (["compare", "digits_demo", "--candidates", "seed=1"], "add --tune"),
+    *((["compare", "digits_demo", "--tune", *more], "leave out --seeds, --driver") for more in (
+        ["--seeds", "1"], ["--driver", "flower"], ["--keep-models"], ["--by", "f1"])),
+])  # fmt: skip
+def test_an_option_without_its_other_half_is_refused(words, said):
+    refused = invoked(*words).exception
+    assert isinstance(refused, ConfigError) and said in str(refused)

@@ -1,4 +1,4 @@
-"""`fedapp compare` and `fedapp tune`: a grid in, cells run, files and a table out."""
+"""`fedapp compare`, with `--tune` too: a grid in, cells run, files and a table out."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

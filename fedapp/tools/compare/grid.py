@@ -124,7 +124,7 @@ class SettingFile(BaseModel):
 
 
 class Tune(BaseModel):
-    """What `fedapp tune` tries: for each method all combinations of its values.
+    """What `fedapp compare --tune` tries: for each method all combinations of its values.
 
     budget: combinations of every method, no more and no fewer, so that none is tuned harder; a
     method that is to stay as it is has an empty mapping.
@@ -194,7 +194,7 @@ class Grid:
 
     origin: what named it, for errors. common: overrides of `set`; given: of the command line.
     methods: label -> overrides, `method.preset` or `method.name` among them, and perhaps `ANSWER`;
-    `mix` has none. tune: what `fedapp tune` tries; nothing else looks at it. judged, reference,
+    `mix` has none. tune: what `--tune` tries; nothing else looks at it. judged, reference,
     tuned_from: as `GridFile` has them.
     """
 

@@ -1,7 +1,8 @@
 """Tuning by one budget: as many candidates for every method, judged on validation images alone.
 
-The candidates of a grid's `tune` are a grid themselves: `fedapp tune` runs it like any other, on
-seeds that the comparison does not use, and writes the comparison's grid with the best ones in it.
+The candidates of a grid's `tune` are a grid themselves: `fedapp compare --tune` runs it like any
+other, on seeds that the comparison does not use, and writes the comparison's grid with the best
+ones in it.
 What it tries where the grid does not say it, or the command line says otherwise: `searched`.
 """
 
@@ -209,8 +210,8 @@ def write_tuned(out: Path, grid: Grid, judged: Sequence[Judged]) -> list[Path]:
     tune = grid.tune
     assert tune is not None
     head = (
-        f"# Written by `fedapp tune` from {grid.origin}: of {tune.budget} candidates of every\n"
-        "# method the best on validation images; tuning.json beside it has them all.\n"
+        f"# Written by `fedapp compare --tune` from {grid.origin}: of {tune.budget} candidates\n"
+        "# of every method the best on validation images; tuning.json beside it has them all.\n"
     )
     tried = [
         {

@@ -1,15 +1,19 @@
-"""`fedapp sites`: the sites that are registered at a SuperLink, by name.
+"""`fedapp sites`: the sites that are registered at a SuperLink, or the keys that mask a run's sums.
 
 `flwr supernode list` of Flower 1.41 shows numbers alone, and a site is taken off by its number.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from flwr.cli.flower_config import read_superlink_connection
 from flwr.cli.utils import flwr_cli_exc_handler, init_http_client_from_connection
 from flwr.proto.control_pb2 import ListNodesRequest
 from flwr.proto.node_pb2 import NodeInfo
 from rich.table import Table
+
+from fedapp.core.errors import ConfigError
+from fedapp.protocol.secure_aggregation.keys import registered_fingerprint
 
 _SINCE = {
     "registered": "registered_at",
@@ -41,3 +45,29 @@ def table(nodes: Iterable[NodeInfo]) -> Table:
             since = str(getattr(node, _SINCE[node.status]))[:19].replace("T", " ")
             shown.add_row(node.name or "-", node.status, f"{since} UTC", str(node.node_id))
     return shown
+
+
+def members_line(files: Sequence[Path]) -> str:
+    """Return `privacy.members` for public keys in OpenSSH's format, NAME.pub each.
+
+    files: keys, or folders of keys, such as `server/supernodes` of `fedapp certs`. Raises
+    ConfigError on a file that is no such key, and where there is none.
+    """
+    named = [f"{file.stem}={_fingerprint(file)}" for file in _keys(files)]
+    if not named:
+        raise ConfigError(f"{files[0]}: holds no public key (*.pub): name the sites' keys")
+    return f'privacy.members="{", ".join(named)}"'
+
+
+def _keys(files: Sequence[Path]) -> Iterator[Path]:
+    for path in files:
+        yield from sorted(path.glob("*.pub")) if path.is_dir() else [path]
+
+
+def _fingerprint(file: Path) -> str:
+    try:
+        return registered_fingerprint(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}: name the sites' public keys") from error
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error

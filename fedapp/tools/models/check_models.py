@@ -1,4 +1,4 @@
-"""`fedapp models`: every site's model of a finished run, checked, or made anew where it is gone."""
+"""`fedapp site --check`: checks each site's model of a finished run, or makes it anew if gone."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -21,6 +21,16 @@ KEEPER = "fedapp/site/rollback_guard.py"
 app would add lines that the record's head does not know, which stops the site."""
 
 
+def hash_line(where: Path | None) -> str:
+    """Return an app's hash, with its title and the hash of its code, on one line.
+
+    where: a checkout or a FAB; None: what is installed here. The hash is the same wherever it is
+    made, so that a site can compare it with what a run brings. Raises ConfigError as `read_app`.
+    """
+    app = read_app(where) if where else installed()
+    return f"{app.hash}  {app.title}, code {hash_of_files(app.files)}"
+
+
 def overview(approvals: Approvals, console: Console) -> None:
     """Print the list: the installed app, every decision that holds, what waits for one."""
     here = installed()

@@ -1,4 +1,4 @@
-"""`fedapp tune`: one budget for all, judged on validation images alone."""
+"""`fedapp compare --tune`: one budget for all, judged on validation images alone."""
 
 import json
 from pathlib import Path
@@ -184,7 +184,16 @@ def test_the_tuned_grid_can_be_compared(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(execute, "COMMAND", stand_in(tmp_path / "calls", {}))
     path = grid_file(tmp_path, settings=TWO, tune=TUNE, paper={"table": "I", "dataset": "CIFAR10"})
     out = tmp_path / "out"
-    words = ["tune", str(path), "rounds.num_rounds=2", "--jobs", "1", "--out", str(out)]
+    words = [
+        "compare",
+        str(path),
+        "--tune",
+        "rounds.num_rounds=2",
+        "--jobs",
+        "1",
+        "--out",
+        str(out),
+    ]
     found = CliRunner().invoke(cli.app, words)
     assert found.exit_code == 0, found.output
     assert f"fedapp compare {out / 'tiny.yaml'}" in found.output.replace("\n", "")
@@ -199,7 +208,7 @@ def test_the_tuned_grid_can_be_compared(tmp_path: Path, monkeypatch: pytest.Monk
     facts = json.loads((out / "tuning.json").read_text())
     assert facts["budget"] == 2 and facts["settings"] == ["a", "b"] and facts["seeds"] == [9]
     assert len(facts["candidates"]) == 4
-    assert (out / "tiny.yaml").read_text().startswith("# Written by `fedapp tune`")
+    assert (out / "tiny.yaml").read_text().startswith("# Written by `fedapp compare --tune`")
     assert len((tmp_path / "calls").read_text().split()) == 8
 
 
@@ -209,7 +218,7 @@ def test_one_setting_of_a_grid_can_be_tuned_and_the_whole_goes_on_from_it(
     monkeypatch.setattr(execute, "COMMAND", stand_in(tmp_path / "calls", {}))
     plan = {**TUNE, "settings": ["a"], "each_setting": True}
     path, out = grid_file(tmp_path, settings=TWO, tune=plan, judged="last"), tmp_path / "out"
-    words = ["tune", str(path), "--jobs", "1", "--out", str(out)]
+    words = ["compare", str(path), "--tune", "--jobs", "1", "--out", str(out)]
     found = CliRunner().invoke(cli.app, [*words, "--setting", "b"])
     assert found.exit_code == 0, found.output
     part = read_grid(str(out / "tiny.yaml"))
@@ -289,7 +298,7 @@ def test_a_key_that_stands_twice_is_refused() -> None:
 def test_a_key_that_is_none_or_is_the_cells_own_is_named(tmp_path: Path) -> None:
     for key, says in (("training.lr", f"did you mean '{KEY}'"), ("seed", "is varied by the cells")):
         found = CliRunner().invoke(
-            cli.app, ["tune", str(grid_file(tmp_path)), "--candidates", f"{key}=1,2"]
+            cli.app, ["compare", str(grid_file(tmp_path)), "--tune", "--candidates", f"{key}=1,2"]
         )
         assert isinstance(found.exception, ConfigError) and says in str(found.exception)
 
@@ -299,7 +308,7 @@ def test_the_budget_is_said_before_anything_runs(
 ) -> None:
     monkeypatch.setattr(execute, "COMMAND", stand_in(tmp_path / "calls", {}))
     words = ["--candidates", f"{KEY}=0.02,0.04", "--jobs", "1", "--out", str(tmp_path / "out")]
-    found = CliRunner().invoke(cli.app, ["tune", str(grid_file(tmp_path)), *words])
+    found = CliRunner().invoke(cli.app, ["compare", str(grid_file(tmp_path)), "--tune", *words])
     assert found.exit_code == 0, found.output
     said = "2 candidates of each of 2 methods, 1 settings, 1 seeds: 4 runs, 12 rounds in all"
     assert found.output.startswith(said)

@@ -144,7 +144,7 @@ def test_a_network_alone_keeps_the_names_of_its_tensors_and_a_head_kept_at_home_
 def test_a_model_that_the_run_did_not_keep_says_so(run_of):
     """pFedMe measures theta; of a run that is over there is w."""
     run = run_of("pfedme")
-    result = CliRunner().invoke(app, ["models", str(run)])
+    result = CliRunner().invoke(app, ["site", str(run), "--check"])
     assert result.exit_code == 0 and result.stdout.count("Note: it does not answer as the run") == 1
     found = [described(run, site)["results"] for site in SITES]
     assert not any(results["exact"] for results in found)

@@ -119,7 +119,7 @@ def test_models_checks_what_is_kept_and_makes_anew_what_is_gone(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     before = (copy / "models/0/model.json").read_bytes()
     shutil.rmtree(copy / "models/1")
-    assert CliRunner().invoke(app, ["models", str(copy)]).exit_code == 0
+    assert CliRunner().invoke(app, ["site", str(copy), "--check"]).exit_code == 0
     anew = read_description(copy / "models/1")
     assert "is gone" in anew.choice.rule and anew.origin.round == 3 and anew.results.exact is True
     found = json.loads((copy / "models/0/model.json").read_bytes())

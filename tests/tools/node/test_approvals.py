@@ -180,7 +180,7 @@ def test_the_list_says_what_runs_and_what_waits(site):
 def test_the_commands(tmp_path):
     (tmp_path / "app.fab").write_bytes(FAB)
     run = CliRunner().invoke
-    done = run(command, ["code-hash", str(tmp_path / "app.fab")])
+    done = run(command, ["approve", str(tmp_path / "app.fab"), "--hash"])
     assert done.output.split() == [APP.hash, "us", "app", "2,", "code", done.output.split()[-1]]
     folder = ["--site-folder", str(tmp_path)]
     done = run(command, ["approve", str(tmp_path / "app.fab"), *folder, "--yes"])

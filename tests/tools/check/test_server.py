@@ -1,4 +1,4 @@
-"""`fedapp check-server`: each thing that can be in the way, at a server with real TLS."""
+"""`fedapp check --server`: each thing that can be in the way, at a server with real TLS."""
 
 import http.server
 import json
@@ -14,11 +14,11 @@ import pytest
 
 from fedapp.core.errors import ConfigError
 from fedapp.protocol.messages import SCHEMA
+from fedapp.tools.check import server as check_server
+from fedapp.tools.check.server import look
 from fedapp.tools.deploy.certs import make_certs
-from fedapp.tools.node import check_server
 from fedapp.tools.node.app_bundle import ABOUT, about, installed
 from fedapp.tools.node.approvals import Approvals
-from fedapp.tools.node.check_server import look
 
 
 @pytest.fixture(scope="module")

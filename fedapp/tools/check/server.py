@@ -1,4 +1,4 @@
-"""`fedapp check-server`: what stands between a site and the server, before the node is started.
+"""`fedapp check --server`: what stands between a site and the server, before the node is started.
 
 Each question is asked in order, and answered with what to do: is it reachable, is its certificate
 one that the site trusts, does the clock fit, which version is it, is the site's key registered.
@@ -133,7 +133,7 @@ def _version(server: str, context: ssl.SSLContext, folder: Path) -> Look:
     except (ValueError, KeyError, TypeError, urllib.error.URLError):
         said = "the server does not say; it is older, or its gateway does not pass it on"
         return Look(
-            "version", said, f"compare by phone: fedapp code-hash says {here.hash[:16]} here"
+            "version", said, f"compare by phone: fedapp approve --hash says {here.hash[:16]} here"
         )
     if app == here.hash:
         return Look("version", f"the same code on both: {title} ({app[:16]})")
