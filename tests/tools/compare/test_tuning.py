@@ -184,17 +184,8 @@ def test_the_tuned_grid_can_be_compared(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(execute, "COMMAND", stand_in(tmp_path / "calls", {}))
     path = grid_file(tmp_path, settings=TWO, tune=TUNE, paper={"table": "I", "dataset": "CIFAR10"})
     out = tmp_path / "out"
-    words = [
-        "compare",
-        str(path),
-        "--tune",
-        "rounds.num_rounds=2",
-        "--jobs",
-        "1",
-        "--out",
-        str(out),
-    ]
-    found = CliRunner().invoke(cli.app, words)
+    words = ["compare", str(path), "--tune", "rounds.num_rounds=2", "--jobs=1", "--out"]
+    found = CliRunner().invoke(cli.app, [*words, str(out)])
     assert found.exit_code == 0, found.output
     assert f"fedapp compare {out / 'tiny.yaml'}" in found.output.replace("\n", "")
     ours, theirs = read_grid(str(out / "tiny.yaml")), read_grid(str(path))
