@@ -13,8 +13,7 @@ from torch import Tensor
 
 from bench.runs import Through
 from fedapp.core.rng import torch_stream
-from fedapp.data.parts import Part
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import Part, SiteData
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.protocol.messages import Incoming, Outgoing, Reply, Task
 from fedapp.server.phases import Fetch

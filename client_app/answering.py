@@ -15,8 +15,8 @@ from client_app.resident.frames import Frame
 from client_app.resident.inputs import inputs_of, stamp_of
 from fedapp.core.errors import ProtocolError
 from fedapp.core.process_tuning import process_is_ours
-from fedapp.data.sites import particulars
-from fedapp.data.split.groups import in_words, learned_from
+from fedapp.data.sites import describe_bags_of_sites
+from fedapp.data.split.groups import describe_copies, test_copies
 from fedapp.experiment.config import load_run_config
 from fedapp.experiment.preset_files import Scalar, reading_files_once
 from fedapp.protocol.codec import decode_origin, decode_request, encode
@@ -81,10 +81,10 @@ def _answer(
     else:
         site, folder = open_site(run_config, node_config, origin, settings, policy, allowed, asked)
     if isinstance(request, Hello):
-        if said := particulars([site.data]):
+        if said := describe_bags_of_sites([site.data]):
             log.info("%s: %s", called(site.data), said)
-        found, of = learned_from([site.data])
-        if said := in_words(found, of, len(site.data.inputs) > 1):
+        found, of = test_copies([site.data])
+        if said := describe_copies(found, of, len(site.data.inputs) > 1):
             log.warning("%s: %s", called(site.data), said)
         policy.introduced(facts := site.introduction(), origin)
         return Incoming(facts)

@@ -33,7 +33,7 @@ MATHEMATICS = (
     "protocol/secure_aggregation/fixed_point", "protocol/secure_aggregation/secret_sharing",
     "protocol/secure_aggregation/neighbour_graph", "protocol/secure_aggregation/masking",
     "protocol/secure_aggregation/site_session", "protocol/secure_aggregation/server_session",
-    "learn/uncertainty", "learn/pseudo_label_counts", "learn/losses", "learn/training",
+    "learn/uncertainty", "learn/losses", "learn/training",
     "learn/metrics", "aggregation/base", "aggregation/changes", "aggregation/filtered",
     "aggregation/server_optimizers", "privacy/noise", "learn/steps", "learn/class_priors",
     "learn/prototypes", "evaluation/model_selection", "evaluation/findings",

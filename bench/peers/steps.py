@@ -14,8 +14,8 @@ from bench.peers.probes import Mark
 from bench.peers.problem import Problem
 from fedapp.data.inputs import normalise
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
+from fedapp.learn.optimisers import MAX_GRADIENT_NORM
 from fedapp.learn.params import Params
-from fedapp.learn.regularisation import LONGEST_GRADIENT
 
 
 def run(problem: Problem, mark: Mark) -> None:
@@ -43,7 +43,7 @@ def run(problem: Problem, mark: Mark) -> None:
                 loss = F.cross_entropy(network(scaled(x[batch])), y[batch])
                 optimiser.zero_grad()
                 loss.backward()
-                nn.utils.clip_grad_norm_(network.parameters(), LONGEST_GRADIENT)
+                nn.utils.clip_grad_norm_(network.parameters(), MAX_GRADIENT_NORM)
                 optimiser.step()
         if problem.evaluate:
             own[k] = {name: tensor.clone() for name, tensor in state.items()}

@@ -12,11 +12,10 @@ from torch import Tensor
 from fedapp.api.tensors import Labelled, Unlabelled, labelled, stats, unlabelled
 from fedapp.core.errors import DataError
 from fedapp.core.names import SITE_NAME
-from fedapp.data.in_memory import Given, GivenSites, give
+from fedapp.data.in_memory import Given, GivenSites, register
 from fedapp.data.inputs import DataSet
-from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL, Part
-from fedapp.data.sites import SiteData
-from fedapp.data.split.groups import numbered
+from fedapp.data.sites import LABELLED, TEST, UNLABELLED, VAL, Part, SiteData
+from fedapp.data.split.groups import patient_numbers
 from fedapp.experiment.preset_files import Scalar
 from fedapp.protocol.messages import MAX_CLASSES
 
@@ -106,13 +105,15 @@ class Federation:
             "split.dirichlet_alpha": float(alpha),
             "split.label_share": float(label_share),
         }
-        whose = None if patients is None else torch.from_numpy(numbered(patients, len(labels)))
+        whose = (
+            None if patients is None else torch.from_numpy(patient_numbers(patients, len(labels)))
+        )
         pool = DataSet(inputs, labels, names, *stats([inputs]), whose)
         federation._keep(pool, chosen, tuple(inputs.shape[1:]))
         return federation
 
     def _keep(self, given: Given, chosen: Mapping[str, Scalar], inputs: tuple[int, ...]) -> None:
-        name, self._given = give(given)
+        name, self._given = register(given)
         self.settings: dict[str, Scalar] = {"data.name": name, **chosen}
         """Settings of a run that the data decide."""
         self.inputs = inputs
@@ -190,7 +191,9 @@ def _patients(
         raise DataError(f"{called}: patients must name those of {', '.join(sizes)}: give all")
     given = {part: [str(one) for one in of] for part, of in patients.items()}
     try:
-        numbers = numbered([one for of in patients.values() for one in of], sum(sizes.values()))
+        numbers = patient_numbers(
+            [one for of in patients.values() for one in of], sum(sizes.values())
+        )
     except DataError as error:
         raise DataError(f"{called}: {error}") from error
     if wrong := [part for part, of in given.items() if len(of) != sizes[part]]:

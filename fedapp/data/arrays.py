@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedapp.core.errors import ConfigError, DataError
 from fedapp.core.plugins import function_of
 from fedapp.data.inputs import DataSet, channel_stats, check_inputs, number_stats
-from fedapp.data.split.groups import numbered
+from fedapp.data.split.groups import patient_numbers
 from fedapp.protocol.messages import MAX_CLASSES
 
 _KEYS = {"inputs", "labels", "classes", "patients"}
@@ -83,7 +83,7 @@ def _data_set(given: object) -> DataSet:
     whose = given.get("patients")
     if whose is not None and not isinstance(whose, list | tuple | np.ndarray):
         raise DataError(f"patients are {type(whose).__name__}, must be a list: convert them")
-    patients = None if whose is None else torch.from_numpy(numbered(list(whose), len(known)))
+    patients = None if whose is None else torch.from_numpy(patient_numbers(list(whose), len(known)))
     return DataSet(pool, known, names, *stats(pool), patients)
 
 

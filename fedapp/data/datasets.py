@@ -16,9 +16,9 @@ from fedapp.core.settings import FOLDER, OWN, DataSettings
 from fedapp.data import published
 from fedapp.data.arrays import read_arrays
 from fedapp.data.folder import list_images, read_images
-from fedapp.data.in_memory import GivenSites, given, in_memory
+from fedapp.data.in_memory import GivenSites, in_memory, registered
 from fedapp.data.inputs import DataSet, resize
-from fedapp.data.split.groups import by_paths
+from fedapp.data.split.groups import patients_of_paths
 
 NAMES: tuple[str, ...] = (*published.NAMES, FOLDER, OWN)
 """Every value of `data.name` but a user's own: `package.module:function`, or given in memory."""
@@ -51,7 +51,7 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
         if not settings.patients:
             return data
         paths = [listing.files[i].relative_to(root).as_posix() for i in chosen.tolist()]
-        return replace(data, patients=torch.from_numpy(by_paths(paths, settings.patients)))
+        return replace(data, patients=torch.from_numpy(patients_of_paths(paths, settings.patients)))
     if in_memory(name):
         data = _pool(name)
     elif names_function(name):
@@ -75,7 +75,7 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
 
 
 def _pool(name: str) -> DataSet:
-    data = given(name)
+    data = registered(name)
     if isinstance(data, GivenSites):
         raise ConfigError(f"data.name = {name!r}: each site has data of its own: there is no pool")
     return data

@@ -1,7 +1,8 @@
-"""DICOM files, read by pydicom (extra `dicom`): pixels, and what it takes to show them.
+"""DICOM files, read by pydicom (extra `dicom`): the pixels, and what is needed to display them.
 
-Of a header only `_READ` and the technical head (group 0002) are read: no name, date or number of a
-patient, not even into memory. Its texts stand in no error: a damaged one may have anything.
+Of a header, only the elements of `_TAGS_READ` and the file meta information (group 0002) are read.
+So no name, date or identifier of a patient ever reaches memory. No error quotes a text of the
+header, because a damaged header may contain anything.
 """
 
 import io
@@ -18,12 +19,12 @@ from PIL import Image
 
 from fedapp.core.errors import ImageError
 from fedapp.core.optional_dependencies import needs
-from fedapp.data.window import Ramp, Sigmoid, Stored, Values, ValueTable, Window
+from fedapp.data.window import Ramp, Sigmoid, StoredImage, Values, ValueTable, Window
 
 DICOM = (".dcm",)
 """How names of such files end."""
 
-_READ = [
+_TAGS_READ = [
     "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
     "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
     "PixelPaddingValue", "PixelPaddingRangeLimit",
@@ -40,10 +41,10 @@ _DEFLATED, _RLE = "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.5"
 _JPEG = {f"1.2.840.10008.1.2.4.{number}" for number in (50, 51)}
 _JPEG_2000 = {f"1.2.840.10008.1.2.4.{number}" for number in (90, 91, 201, 202, 203)}
 """Transfer syntaxes; the last three of JPEG 2000 are its fast kind, HTJ2K."""
-_BARE = (b"\x02\0", b"\x08\0")
+_STARTS_WITHOUT_PREAMBLE = (b"\x02\0", b"\x08\0")
 """How a DICOM file begins without the preamble, 128 bytes and "DICM", that others begin with."""
-_PLAIN = "save it uncompressed (gdcmconv --raw)"
-_AGAIN = "export the image again"
+_SAVE_UNCOMPRESSED = "save it uncompressed (gdcmconv --raw)"
+_EXPORT_AGAIN = "export the image again"
 _MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
 """Of one image: from here on Pillow too refuses PNG, JPEG and TIFF files."""
 
@@ -52,7 +53,7 @@ warnings.filterwarnings("ignore", module="pydicom")
 logging.getLogger("pydicom").propagate = False
 
 
-def read_dicom(file: Path) -> Stored:
+def read_dicom(file: Path) -> StoredImage:
     """Read the one image of a file; its values are those after rescaling (modality LUT).
 
     Raises ImageError where the file is damaged, has several frames, or is of a kind that is not
@@ -62,7 +63,7 @@ def read_dicom(file: Path) -> Stored:
     needs("dicom", "pylibjpeg")
     try:
         _check_beginning(file)
-        header = pydicom.dcmread(file, specific_tags=_READ)
+        header = pydicom.dcmread(file, specific_tags=_TAGS_READ)
         _check(header)
         return _stored(header)
     except _NotReadError as problem:
@@ -96,10 +97,10 @@ def _check_beginning(file: Path) -> None:
     if is_dicom(file):
         # pydicom would inflate it whole, however large that is.
         if readers.read_file_meta_info(file).get("TransferSyntaxUID") == _DEFLATED:
-            raise _NotReadError("deflated as a whole", _PLAIN)
+            raise _NotReadError("deflated as a whole", _SAVE_UNCOMPRESSED)
         return
     with file.open("rb") as opened:
-        if opened.read(2) in _BARE:
+        if opened.read(2) in _STARTS_WITHOUT_PREAMBLE:
             what = "but without the preamble that its files begin with"
             raise _NotReadError(what, "write it anew (dcmconv of DCMTK)")
 
@@ -120,9 +121,9 @@ def _check(header: Any) -> None:
     if not 1 <= stored <= allocated or allocated not in (8, 16):
         raise _NotReadError("values are not of 1 to 16 bits in 8 or 16", "convert them")
     if not stored <= _high_bit(header) + 1 <= allocated:
-        raise _NotReadError("HighBit contradicts BitsStored or BitsAllocated", _AGAIN)
+        raise _NotReadError("HighBit contradicts BitsStored or BitsAllocated", _EXPORT_AGAIN)
     if header.PixelRepresentation not in (0, 1):
-        raise _NotReadError("PixelRepresentation is neither 0 nor 1", _AGAIN)
+        raise _NotReadError("PixelRepresentation is neither 0 nor 1", _EXPORT_AGAIN)
     if colour and (allocated, stored, header.PixelRepresentation) != (8, 8, 0):
         raise _NotReadError("colours of other than 8 bits without a sign", "convert them")
     if not 0 < header.Rows * header.Columns <= _MOST_PIXELS:
@@ -132,7 +133,7 @@ def _check(header: Any) -> None:
         _check_length(header)
     slope, intercept = _rescaling(header)
     if not (math.isfinite(slope) and slope and math.isfinite(intercept)):
-        raise _NotReadError("RescaleSlope or RescaleIntercept is 0 or not finite", _AGAIN)
+        raise _NotReadError("RescaleSlope or RescaleIntercept is 0 or not finite", _EXPORT_AGAIN)
 
 
 def _check_length(header: Any) -> None:
@@ -145,7 +146,7 @@ def _check_length(header: Any) -> None:
     said = header.Rows * header.Columns * samples * header.BitsAllocated // 8
     if len(header.PixelData) < said or any(header.PixelData[said + said % 2 :]):
         what = f"{len(header.PixelData)} bytes of pixels, its header says {said}"
-        raise _NotReadError(what, _AGAIN)
+        raise _NotReadError(what, _EXPORT_AGAIN)
 
 
 def _high_bit(header: Any) -> int:
@@ -173,7 +174,7 @@ def _codestream(header: Any) -> _Codestream | None:
         return None
     if syntax not in _JPEG | _JPEG_2000 or (syntax in _JPEG and header.BitsStored > 8):
         known = f" ({syntax.name})" if syntax.is_transfer_syntax else ""
-        raise _NotReadError(f"compressed in a way that is not read{known}", _PLAIN)
+        raise _NotReadError(f"compressed in a way that is not read{known}", _SAVE_UNCOMPRESSED)
     image = encaps.get_frame(header.PixelData, 0, number_of_frames=1)
     if syntax in _JPEG:
         with Image.open(io.BytesIO(image), formats=["JPEG"]) as opened:
@@ -186,7 +187,7 @@ def _codestream(header: Any) -> _Codestream | None:
     return _Codestream(bottom - top, right - left, samples, 1 + (kind & 0x7F), signed)
 
 
-def _place(header: Any, stream: _Codestream | None) -> tuple[int, int]:
+def _value_bits(header: Any, stream: _Codestream | None) -> tuple[int, int]:
     """Return which bits of what a decoder returns are a value: the lowest, and how many.
 
     Raises _NotReadError where the compressed image and the header contradict each other.
@@ -195,7 +196,9 @@ def _place(header: Any, stream: _Codestream | None) -> tuple[int, int]:
     if stream is None:
         return _high_bit(header) + 1 - stored, stored
     if stream[:3] != (header.Rows, header.Columns, header.SamplesPerPixel):
-        raise _NotReadError("its compressed image has another size than its header says", _AGAIN)
+        raise _NotReadError(
+            "its compressed image has another size than its header says", _EXPORT_AGAIN
+        )
     if stream.samples == 3 and stream.bits != 8:
         raise _NotReadError("colours of other than 8 bits without a sign", "convert them")
     same_sign = bool(header.PixelRepresentation) == bool(stream.signed)
@@ -206,13 +209,13 @@ def _place(header: Any, stream: _Codestream | None) -> tuple[int, int]:
     if stream.bits < stored and same_sign:
         return 0, stream.bits
     what = f"its compressed values, of {stream.bits} bits, are not such as its header says"
-    raise _NotReadError(what, _AGAIN)
+    raise _NotReadError(what, _EXPORT_AGAIN)
 
 
-def _stored(header: Any) -> Stored:
+def _stored(header: Any) -> StoredImage:
     pixels: Any = needs("dicom", "pydicom.pixels")
     syntax, stream = header.file_meta.TransferSyntaxUID, _codestream(header)
-    lowest, bits = _place(header, stream)
+    lowest, bits = _value_bits(header, stream)
     # Of damaged RLE pylibjpeg's decoder panics, past all `except Exception`.
     plugin = "pydicom" if syntax == _RLE else "pillow" if syntax in _JPEG else "pylibjpeg"
     options: dict[str, Any] = {"apply_j2k_sign_correction": False, "correct_unused_bits": False}
@@ -226,7 +229,7 @@ def _stored(header: Any) -> Stored:
         raise ValueError("pixels of another size than the header says")
     kind = f"{header.BitsStored}-bit DICOM"
     if decoded.ndim == 3:
-        return Stored(kind, decoded)
+        return StoredImage(kind, decoded)
     cells = decoded.astype(np.int32) & (2 ** (8 * decoded.itemsize) - 1)
     values: Values = cells >> lowest & 2**bits - 1
     if header.PixelRepresentation:
@@ -239,7 +242,7 @@ def _stored(header: Any) -> Stored:
     elif header.BitsStored <= 8 and not header.PixelRepresentation:
         values = values.astype(np.uint8)  # levels, in 16 bits too
     inverted = _GREY[header.PhotometricInterpretation]
-    return Stored(kind, values, _window(header), inverted, padding)
+    return StoredImage(kind, values, _window(header), inverted, padding)
 
 
 def _padding(header: Any, cells: Values, values: Values) -> NDArray[np.bool_] | None:

@@ -21,7 +21,7 @@ _CHUNK = 256
 
 
 @dataclass(frozen=True)
-class Shift:
+class FeatureShift:
     """One site's amounts; as constructed without any they leave every image as it is.
 
     rotation: degrees, counter-clockwise. brightness: added, in shares of full scale. contrast:
@@ -36,7 +36,7 @@ class Shift:
     noise: float = 0.0
 
 
-def draw_shift(seed: int, site: int, strength: float, kinds: Sequence[str]) -> Shift:
+def draw_shift(seed: int, site: int, strength: float, kinds: Sequence[str]) -> FeatureShift:
     """Draw a site's amounts at a strength in [0, 1]; kinds: of `SHIFT_KINDS`.
 
     Uniform: rotation in +-40 s, brightness in +-0.3 s, log(contrast) in +-0.7 s, blur in 0 to
@@ -47,7 +47,7 @@ def draw_shift(seed: int, site: int, strength: float, kinds: Sequence[str]) -> S
         kind: float(rng.numpy_stream(seed, "feature-shift", kind, site).random()) for kind in kinds
     }
     both = {kind: strength * (2 * u - 1) for kind, u in unit.items()}
-    return Shift(
+    return FeatureShift(
         rotation=40 * both.get("rotation", 0.0),
         brightness=0.3 * both.get("brightness", 0.0),
         contrast=math.exp(0.7 * both.get("contrast", 0.0)),
@@ -56,7 +56,7 @@ def draw_shift(seed: int, site: int, strength: float, kinds: Sequence[str]) -> S
     )
 
 
-def shifted(
+def shift_sites(
     images: Tensor, site: NDArray[np.int32], seed: int, strength: float, kinds: Sequence[str]
 ) -> Tensor:
     """Return a pool with each site's images changed by its amounts; `images` itself at strength 0.
@@ -71,11 +71,11 @@ def shifted(
     for owner, members in zip(owners.tolist(), np.split(order, first[1:]), strict=True):
         rows = torch.from_numpy(members)
         grain = rng.numpy_stream(seed, "feature-shift", "grain", owner)
-        changed[rows] = apply(images[rows], draw_shift(seed, owner, strength, kinds), grain)
+        changed[rows] = apply_shift(images[rows], draw_shift(seed, owner, strength, kinds), grain)
     return changed
 
 
-def apply(images: Tensor, shift: Shift, grain: np.random.Generator) -> Tensor:
+def apply_shift(images: Tensor, shift: FeatureShift, grain: np.random.Generator) -> Tensor:
     """Return the images changed: uint8 [n, C, H, W], rounded and clamped once, at the end.
 
     images: uint8 [n, C, H, W] on the CPU. grain: what noise is drawn from, image after image. In

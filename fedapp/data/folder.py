@@ -21,7 +21,7 @@ from fedapp.core.errors import DataError, ImageError
 from fedapp.data.dicom import DICOM, is_dicom, read_dicom
 from fedapp.data.image_files import RASTER, read_raster
 from fedapp.data.inputs import MAX_SIDE, MIN_SIDE, DataSet, channel_stats, resize
-from fedapp.data.window import Stored, levels
+from fedapp.data.window import StoredImage, levels
 
 SUFFIXES = RASTER + DICOM
 KINDS = "PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, .tif, .tiff, .dcm)"
@@ -32,7 +32,7 @@ SPLITS = {
 }  # fmt: skip
 """Words for the parts of a split, in lower case, and the part that each names. "dev" and "held-out"
 are none: they mean one thing here, another there."""
-_OF_MACHINES = {"@eadir", "__macosx", "#recycle", "lost+found"}
+_SYSTEM_FOLDERS = {"@eadir", "__macosx", "#recycle", "lost+found"}
 """Folders that file servers and archives make beside a person's own, in lower case."""
 
 _BATCH = 64
@@ -61,11 +61,11 @@ def list_images(root: Path) -> Listing:
     Hidden files and folders are passed over, and so are those that a file server makes, and
     classes without images. `DataError` names an image that lies too deep, or in no class's folder.
     """
-    parts = _parts(root)
+    parts = _split_folders(root)
     for folder in (inner for part in parts for inner in _folders(part)):
         _refuse_deeper(root, folder)
     found = [
-        (composed(folder.name), file)
+        (nfc(folder.name), file)
         for part in parts
         for folder in _folders(part)
         for file in _entries(folder)
@@ -158,8 +158,8 @@ def _refuse_deeper(root: Path, folder: Path) -> None:
     """Raise DataError where a folder in a class's folder holds images, at whatever depth."""
     for inner in _folders(folder):
         for place, below, files in os.walk(inner):
-            below[:] = [name for name in below if not passed_over(name)]
-            names = (name for name in sorted(files) if not passed_over(name))
+            below[:] = [name for name in below if not is_ignored(name)]
+            names = (name for name in sorted(files) if not is_ignored(name))
             deep = next((name for name in names if is_image(Path(place) / name)), "")
             if deep:
                 image = (Path(place) / deep).relative_to(root)
@@ -170,7 +170,7 @@ def _refuse_deeper(root: Path, folder: Path) -> None:
                 )
 
 
-def _parts(root: Path) -> list[Path]:
+def _split_folders(root: Path) -> list[Path]:
     """Return train/, val/ and test/ if the root's folders are only these and hold folders."""
     folders = _folders(root)
     if (
@@ -189,7 +189,7 @@ def _folders(path: Path) -> list[Path]:
 def _entries(path: Path) -> list[Path]:
     """Return what lies in a folder, by name, but for what is hidden or a machine's own."""
     try:
-        return sorted(entry for entry in path.iterdir() if not passed_over(entry.name))
+        return sorted(entry for entry in path.iterdir() if not is_ignored(entry.name))
     except OSError as error:
         raise DataError(
             f"{path}: cannot be listed ({error.strerror}): set data.root or FEDAPP_DATA to the "
@@ -197,9 +197,9 @@ def _entries(path: Path) -> list[Path]:
         ) from error
 
 
-def passed_over(name: str) -> bool:
+def is_ignored(name: str) -> bool:
     """Whether a file or folder of this name is hidden, or a machine's own."""
-    return name.startswith(".") or name.lower() in _OF_MACHINES
+    return name.startswith(".") or name.lower() in _SYSTEM_FOLDERS
 
 
 def decode(file: Path, side: int, channels: int = 0, window: str = "") -> Tensor:
@@ -208,10 +208,10 @@ def decode(file: Path, side: int, channels: int = 0, window: str = "") -> Tensor
     channels: C, 1 or 3, to which the image is converted; 0: 1 if the file is grey, else 3.
     window: as `data.window`. `ImageError` where the file cannot be used.
     """
-    return fitted(read_stored(file), file, side, channels, window)
+    return rendered(read_stored(file), file, side, channels, window)
 
 
-def read_stored(file: Path) -> Stored:
+def read_stored(file: Path) -> StoredImage:
     """Read an image before its window. Raises ImageError where the file cannot be used."""
     return (read_raster if file.suffix.lower() in RASTER else read_dicom)(file)
 
@@ -221,7 +221,7 @@ def is_image(file: Path) -> bool:
     return file.suffix.lower() in SUFFIXES or is_dicom(file)
 
 
-def composed(name: str) -> str:
+def nfc(name: str) -> str:
     """Return a name whose letters with marks are one character each (Unicode's form NFC).
 
     A Mac takes them apart in the names of files (NFD): they look the same and are not equal.
@@ -229,7 +229,7 @@ def composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def fitted(stored: Stored, file: Path, side: int, channels: int, window: str) -> Tensor:
+def rendered(stored: StoredImage, file: Path, side: int, channels: int, window: str) -> Tensor:
     """Return what `decode` does, of an image that has been read."""
     height, width = stored.values.shape[:2]
     if not side and not all(MIN_SIDE <= s <= MAX_SIDE for s in (height, width)):

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from fedapp.core.errors import ImageError
-from fedapp.data.window import Stored
+from fedapp.data.window import StoredImage
 
 RASTER = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 """How names of such files end."""
@@ -20,7 +20,7 @@ _GREY = {"1", "L", "LA"}
 _COLOUR = {"P", "RGB", "RGBA", "CMYK", "YCbCr"}
 _DEEP = {"I;16", "I;16B", "I;16L", "I", "F"}
 """Pillow's modes of grey values that need a window: 16 bits, 32 bits, floats."""
-_TURNED = {
+_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -45,7 +45,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 
-def read_raster(file: Path) -> Stored:
+def read_raster(file: Path) -> StoredImage:
     """Read an image. Transparency is dropped.
 
     Raises ImageError where the file is damaged, of another format, has several pages, or colours
@@ -72,7 +72,7 @@ def read_raster(file: Path) -> Stored:
         raise ImageError(file, what, "replace it by a whole copy or remove it") from error
 
 
-def _stored(opened: Image.Image, file: Path) -> Stored:
+def _stored(opened: Image.Image, file: Path) -> StoredImage:
     mode, bits = opened.mode, _bits(opened)
     kind, numbers = f"{bits}-bit {opened.format}", _NUMBERS.get(_tag(opened, _SAMPLE_FORMAT, 1))
     if mode in ("I", "F") and opened.format == "TIFF" and _misread(opened):
@@ -86,7 +86,7 @@ def _stored(opened: Image.Image, file: Path) -> Stored:
         _check_bytes(opened, file)
     opened.load()
     # Pillow itself turns a TIFF, and forgets its orientation.
-    turn = _TURNED.get(opened.getexif().get(ExifTags.Base.Orientation, 1))
+    turn = _UPRIGHT.get(opened.getexif().get(ExifTags.Base.Orientation, 1))
     image = opened if turn is None else opened.transpose(turn)
     if mode in _DEEP or numbers == "signed":
         values = np.array(image)
@@ -98,11 +98,11 @@ def _stored(opened: Image.Image, file: Path) -> Stored:
             raise ImageError(file, f"{kind}, some values are not finite", "save it again without")
         # Pillow inverts those of 8 bits itself.
         inverted = _tag(opened, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO
-        return Stored(kind, values, inverted=inverted)
+        return StoredImage(kind, values, inverted=inverted)
     # Pillow warns of the direct way from a palette with transparency to RGB.
     if mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
-    return Stored(kind, np.array(image.convert("L" if mode in _GREY else "RGB")))
+    return StoredImage(kind, np.array(image.convert("L" if mode in _GREY else "RGB")))
 
 
 def _misread(opened: Image.Image) -> bool:

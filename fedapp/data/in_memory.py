@@ -55,16 +55,16 @@ Given = DataSet | GivenSites
 """What a program can give: one pool to be dealt, or every site's own."""
 
 # Weak: what the program lets go of is not kept here.
-_GIVEN: WeakValueDictionary[str, Given] = WeakValueDictionary()
+_REGISTERED: WeakValueDictionary[str, Given] = WeakValueDictionary()
 
 
-def give(data: Given) -> tuple[str, Given]:
+def register(data: Given) -> tuple[str, Given]:
     """Return the `data.name` of data, and what is found under it as long as the caller keeps it.
 
     That is an equal value where one was given before.
     """
     name = f"memory:sha256_{digest_of(data)}"
-    return name, _GIVEN.setdefault(name, data)
+    return name, _REGISTERED.setdefault(name, data)
 
 
 def in_memory(name: str) -> bool:
@@ -72,9 +72,9 @@ def in_memory(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def given(name: str) -> Given:
+def registered(name: str) -> Given:
     """Return the data of this name. Raises DataError where this process was not given them."""
-    found = _GIVEN.get(name)
+    found = _REGISTERED.get(name)
     if found is None:
         raise DataError(
             f"data.name = {name!r}: the run's data were given in memory: give the same data again, "

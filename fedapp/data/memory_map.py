@@ -16,21 +16,19 @@ from torch import Tensor
 from fedapp.core.errors import DataError
 from fedapp.core.formatting import size
 
-IN_MEMORY = 2**28
+MAX_BYTES_IN_MEMORY = 2**28
 """Bytes that are held in memory: 1,800 colour images of 224 pixels."""
 _CHUNK = 64
 """Inputs copied at a time."""
 
 
-def allocated(
-    shape: Sequence[int], dtype: torch.dtype = torch.uint8, all_in_all: int = 0
-) -> Tensor:
+def allocate(shape: Sequence[int], dtype: torch.dtype = torch.uint8, all_in_all: int = 0) -> Tensor:
     """Return a tensor to be filled, on the CPU. Raises DataError where the disk has no room.
 
     all_in_all: bytes of all that it is a part of; 0: of itself.
     """
     needed = math.prod(shape) * dtype.itemsize
-    if not needed or (all_in_all or needed) <= IN_MEMORY:
+    if not needed or (all_in_all or needed) <= MAX_BYTES_IN_MEMORY:
         return torch.empty(*shape, dtype=dtype)
     folder = _folder()
     try:
@@ -45,10 +43,10 @@ def allocated(
     return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
-def gathered(inputs: Tensor, rows: Sequence[int]) -> Tensor:
+def gather_rows(inputs: Tensor, rows: Sequence[int]) -> Tensor:
     """Return these rows of inputs [n, ...], copied."""
     chosen = torch.tensor(rows, dtype=torch.int64)
-    out = allocated((len(rows), *inputs.shape[1:]), inputs.dtype, inputs.nbytes)
+    out = allocate((len(rows), *inputs.shape[1:]), inputs.dtype, inputs.nbytes)
     for start in range(0, len(rows), _CHUNK):
         some = slice(start, start + _CHUNK)
         out[some] = inputs[chosen[some]]

@@ -15,10 +15,10 @@ from torch import Tensor
 GREY = 127
 """What is outside the image or cut out: middle grey, as in the authors' code."""
 
-_FIXED = 1 << 16
+_FIXED_POINT = 1 << 16
 """Coefficients of geometry are integers in units of 1/65536, as Pillow's."""
 
-Act = Callable[[Tensor, Tensor], Tensor]
+PixelOperation = Callable[[Tensor, Tensor], Tensor]
 """uint8 images [m, c, h, w] and their magnitudes, int32 [m, 1, 1, 1] -> new uint8 images."""
 
 
@@ -81,7 +81,7 @@ def solarize(x: Tensor, level: Tensor) -> Tensor:
     return torch.where(x < level, x, 255 - x)
 
 
-PIXELS: tuple[tuple[Act, int, int], ...] = (
+PIXELS: tuple[tuple[PixelOperation, int, int], ...] = (
     (autocontrast, 0, 0),
     (brightness, 52, 972),  # the image's share in 1/1024: 0.05 to 0.95
     (color, 52, 972),
@@ -95,7 +95,7 @@ PIXELS: tuple[tuple[Act, int, int], ...] = (
 """Operations on values: least and greatest magnitude, integers."""
 
 GEOMETRY: tuple[tuple[str, int], ...] = (
-    ("rotate", 30 * _FIXED),  # degrees, counter-clockwise, about the centre
+    ("rotate", 30 * _FIXED_POINT),  # degrees, counter-clockwise, about the centre
     ("shear_x", 19660),  # 0.3
     ("shear_y", 19660),
     ("translate_x", 19660),  # of the width
@@ -112,7 +112,7 @@ def affine(kind: Tensor, level: Tensor, height: int, width: int) -> Tensor:
     and row (d x + e y + f) >> 16. All on the CPU: sines are not the same on all devices.
     """
     amount = level[..., None] * (kind[..., None] == torch.arange(len(GEOMETRY)))
-    degrees, shear_x, shear_y, move_x, move_y = (amount.double() / _FIXED).unbind(-1)
+    degrees, shear_x, shear_y, move_x, move_y = (amount.double() / _FIXED_POINT).unbind(-1)
     angle = degrees.deg2rad()
     cos, sin = angle.cos(), angle.sin()
     # Rotations turn about the middle pixel; Pillow's shears hold the outer edge of the first row or
@@ -121,7 +121,7 @@ def affine(kind: Tensor, level: Tensor, height: int, width: int) -> Tensor:
     c = x - x * cos + y * sin + shear_x / 2 + move_x * width + 0.5
     f = y - x * sin - y * cos + shear_y / 2 + move_y * height + 0.5
     wanted = torch.stack([cos, shear_x - sin, c, shear_y + sin, cos, f], -1)
-    return (wanted * _FIXED + 0.5).floor().int()
+    return (wanted * _FIXED_POINT + 0.5).floor().int()
 
 
 def move(x: Tensor, coefficients: Tensor) -> Tensor:

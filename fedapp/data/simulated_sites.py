@@ -10,11 +10,10 @@ from torch import Tensor
 
 from fedapp.core import rng
 from fedapp.core.errors import DataError
-from fedapp.data.bags import noisy, proportions_of
-from fedapp.data.feature_shift import shifted
+from fedapp.data.bag_proportions import proportions_of, with_noise
+from fedapp.data.feature_shift import shift_sites
 from fedapp.data.inputs import UNKNOWN, DataSet
-from fedapp.data.parts import BAGS, PARTS, UNLABELLED, Bags, Part, Supervision
-from fedapp.data.sites import Audit, SiteData
+from fedapp.data.sites import BAGS, PARTS, UNLABELLED, Audit, Bags, Part, SiteData, Supervision
 from fedapp.data.split.manifest import TRAIN, VAL, Manifest, labels_digest
 from fedapp.protocol.messages import SERVER_SITE
 
@@ -38,10 +37,12 @@ class SimulatedSites:
         shift_kinds: Sequence[str] = (),
         prior_noise: float = 0.0,
     ) -> None:
-        """Deal the pool; `DataError` where the manifest was made for other data.
+        """Deal the pool. Raises DataError where the manifest was made for other data.
 
-        feature_shift, in [0, 1], and shift_kinds: how each site's images are changed (`shifted`).
-        prior_noise: how wrong the proportions of bags are that sites are told (`noisy`).
+        feature_shift, shift_kinds: how strongly, in [0, 1], and in which ways the images of each
+        site are changed (`feature_shift.shift_sites`).
+        prior_noise: how wrong the class proportions of the bags are that sites receive
+        (`with_noise`).
         """
         _check_same_pool(data, manifest)
         owner, bag, sample = manifest.places()
@@ -52,7 +53,7 @@ class SimulatedSites:
         hidden = torch.from_numpy(_HIDDEN[part[order]])
         labels = data.labels[sample[order]]
         # Before the parts are told apart: what an image becomes does not depend on who sees labels.
-        inputs = shifted(data.inputs, manifest.site, manifest.seed, feature_shift, shift_kinds)
+        inputs = shift_sites(data.inputs, manifest.site, manifest.seed, feature_shift, shift_kinds)
         self._inputs = inputs[sample[order]].to(device)
         self._known = labels[~hidden].to(device)
         if bool((self._known == UNKNOWN).any()):
@@ -69,7 +70,7 @@ class SimulatedSites:
         cells = (manifest.num_clients + 1) * len(PARTS)
         self._counts = np.bincount(group, minlength=cells).reshape(-1, len(PARTS))
         self._num_classes = len(data.classes)
-        self._told = _told(manifest, len(data.classes), prior_noise)
+        self._told = _announced_proportions(manifest, len(data.classes), prior_noise)
         self._mean, self._std = data.mean, data.std
         self._sites: dict[int, SiteData] = {}
 
@@ -134,14 +135,16 @@ def _part_of(
     return np.select([split == TRAIN, split == VAL], [training, val], test)
 
 
-def _told(manifest: Manifest, classes: int, noise: float) -> list[Tensor]:
+def _announced_proportions(manifest: Manifest, classes: int, noise: float) -> list[Tensor]:
     """Return what each site is told of its bags, float64 [B, classes]; the manifest's, or wrong."""
     if manifest.bagged is None:
         return []
     counts, absent = manifest.bagged.counts, classes - manifest.num_classes
     exact = [proportions_of(np.pad(of_site, ((0, 0), (0, absent)))) for of_site in counts]
     return [
-        noisy(told, noise, rng.numpy_stream(manifest.seed, "prior-noise", site)) if noise else told
+        with_noise(told, noise, rng.numpy_stream(manifest.seed, "prior-noise", site))
+        if noise
+        else told
         for site, told in enumerate(exact)
     ]
 

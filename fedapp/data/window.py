@@ -64,7 +64,7 @@ class Ramp:
         if self.low == self.high:
             return np.where(values > self.low, 255, 0).astype(np.uint8)
         cut = np.clip(values.astype(np.float64), self.low, self.high)
-        return _whole(255 * ((cut - self.low) / (self.high - self.low)))
+        return _as_levels(255 * ((cut - self.low) / (self.high - self.low)))
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Sigmoid:
         """Return the levels."""
         # tanh, as exp overflows: 1 / (1 + exp(-2 u)) = (1 + tanh u) / 2
         steepness = 2 * (values.astype(np.float64) - self.centre) / self.width
-        return _whole(255 * (1 + np.tanh(steepness)) / 2)
+        return _as_levels(255 * (1 + np.tanh(steepness)) / 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class ValueTable:
     def __call__(self, values: Values) -> Levels:
         """Return the levels."""
         place = np.clip(np.rint(values.astype(np.float64)) - self.first, 0, len(self.entries) - 1)
-        return _whole(255 * (self.entries[place.astype(np.int64)] / self.top))
+        return _as_levels(255 * (self.entries[place.astype(np.int64)] / self.top))
 
 
 class DepthError(ImageError):
@@ -120,7 +120,7 @@ class DepthError(ImageError):
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredImage:
     """An image before its window. kind: what a person calls it, such as "16-bit PNG".
 
     values: uint8 [H, W] or [H, W, 3] (RGB): levels to be used as they are; of any other type, and
@@ -153,7 +153,7 @@ class Stored:
         return told if told.size else self.values.ravel()
 
 
-def levels(stored: Stored, window: str, file: Path) -> Levels:
+def levels(stored: StoredImage, window: str, file: Path) -> Levels:
     """Return what a network sees: uint8 of the values' shape.
 
     window: as `data.window`. Images of 8 bits are taken as they are, unless the files' own windows
@@ -171,7 +171,7 @@ def levels(stored: Stored, window: str, file: Path) -> Levels:
     return shown if stored.padding is None else np.where(stored.padding, np.uint8(0), shown)
 
 
-def _no_window(stored: Stored, window: str, file: Path) -> DepthError:
+def _no_window(stored: StoredImage, window: str, file: Path) -> DepthError:
     low, high = stored.told.min(), stored.told.max()
     lacking = "it has no window of its own" if window else "data.window is not set"
     return DepthError(
@@ -183,5 +183,5 @@ def _no_window(stored: Stored, window: str, file: Path) -> DepthError:
     )
 
 
-def _whole(levels: NDArray[np.float64]) -> Levels:
+def _as_levels(levels: NDArray[np.float64]) -> Levels:
     return np.rint(levels).astype(np.uint8)

@@ -50,7 +50,7 @@ from fedapp.core.settings import (
 )
 from fedapp.core.withdrawn import SETTINGS, TAKEN_OUT, changes_nothing
 from fedapp.data.datasets import NAMES as DATASETS
-from fedapp.data.parts import BAGS
+from fedapp.data.sites import BAGS
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import (
     Scalar,

@@ -22,21 +22,21 @@ ADJUSTED: Final = "adjusted"
 
 
 @dataclass(frozen=True)
-class Shift:
+class LogitAdjustment:
     """ln pi by class, added to logits; none: they stay as they are. Equal where the numbers are."""
 
     values: tuple[float, ...] = ()
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Return logits [n, C] + ln pi [C]."""
-        return logits + _tensor(self.values, logits.device) if self.values else logits
+        return logits + _on_device(self.values, logits.device) if self.values else logits
 
 
-NO_SHIFT: Final = Shift()
+NO_ADJUSTMENT: Final = LogitAdjustment()
 
 
 @lru_cache(maxsize=256)
-def _tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device)
 
 
@@ -44,14 +44,14 @@ def _tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
 class AdjustedCrossEntropy:
     """Cross entropy of a network's logits + ln pi; equal where the shift is."""
 
-    shift: Shift
+    shift: LogitAdjustment
 
     def __call__(self, network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         """Of normalised inputs [n, ...] and their labels int64 [n], n >= 1; a scalar."""
         return F.cross_entropy(self.shift(network(inputs)), labels)
 
 
-def mix_as_drawn(labels: Tensor, classes: int, uneven: Uneven) -> Tensor:
+def class_mix_as_sampled(labels: Tensor, classes: int, uneven: Uneven) -> Tensor:
     """Return the class mix of labelled images as training draws them: `priors.class_mix`, [C].
 
     labels: int64 [n], n >= 0. Where sampling is balanced, the classes that occur are as frequent.
@@ -62,7 +62,7 @@ def mix_as_drawn(labels: Tensor, classes: int, uneven: Uneven) -> Tensor:
     return class_mix(counts, torch.empty(0, classes))
 
 
-def evenly(labels: Tensor, count: int, draws: torch.Generator) -> Tensor:
+def balanced_indices(labels: Tensor, count: int, draws: torch.Generator) -> Tensor:
     """Return `count` places in labels [n], each class that occurs as often, to within one: int64.
 
     Within a class images come in random order, and none again before all others of it have come.

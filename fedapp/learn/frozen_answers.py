@@ -20,19 +20,21 @@ from fedapp.core.cache import Cache, Files
 
 KEY_BYTES = 16
 """Of an input's key."""
-PIECE = 16
+INPUTS_PER_CALL = 16
 """Inputs that are asked at a time, filled up with zeros: other numbers would give other last bits,
 and an answer must not depend on what else is asked."""
-MOST = 2**26
+MAX_CACHED_NUMBERS = 2**26
 """Numbers that are kept, 256 MiB; what comes later is computed each time."""
-ON_DISK = 640 * 2**20
-"""Bytes of a folder: room for two networks of `MOST` numbers, with the keys of their inputs."""
+MAX_DISK_BYTES = 640 * 2**20
+"""Bytes in the folder of a site: room for two networks with `MAX_CACHED_NUMBERS` numbers each, and
+for the keys of their inputs.
+"""
 
 Answers = dict[bytes, Tensor]
 """Answers float32 [width] by the key of the input."""
 
 
-class Recalled:
+class CachedAnswers:
     """answer: [PIECE, ...] -> float32 [PIECE, width], each row by itself. Not for GPUs.
 
     of: all that the answers depend on beside the input, this machine's arithmetic left out.
@@ -46,7 +48,7 @@ class Recalled:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Return the answers to any number of inputs, one at least; each is computed once."""
-        if (place := _PLACE.get()) is not None and self not in place.asked:
+        if (place := _DISK_FOLDER.get()) is not None and self not in place.asked:
             place.asked.append(self)
             self._read(place.cache)
         shape = str(list(x.shape[1:])).encode()
@@ -57,9 +59,9 @@ class Recalled:
         fresh = {key: place for place, key in enumerate(keys) if key not in self._known}
         found: Answers = {}
         order = list(fresh)
-        for start in range(0, len(order), PIECE):
-            some = order[start : start + PIECE]
-            asked = x.new_zeros(PIECE, *x.shape[1:])
+        for start in range(0, len(order), INPUTS_PER_CALL):
+            some = order[start : start + INPUTS_PER_CALL]
+            asked = x.new_zeros(INPUTS_PER_CALL, *x.shape[1:])
             asked[: len(some)] = x[[fresh[key] for key in some]]
             found.update(zip(some, self._answer(asked).float().clone(), strict=False))
         self._fresh |= self._take(found)
@@ -78,7 +80,7 @@ class Recalled:
 
     def _take(self, found: Answers) -> bool:
         """Keep answers, if there is room; return whether some were kept."""
-        room = (len(self._known) + len(found)) * self._width <= MOST
+        room = (len(self._known) + len(found)) * self._width <= MAX_CACHED_NUMBERS
         if room:
             self._known.update(found)
         return room and bool(found)
@@ -86,23 +88,23 @@ class Recalled:
     @property
     def _name(self) -> str:
         arithmetic = torch.__version__, torch.backends.cpu.get_cpu_capability()
-        of = [self._of, self._width, PIECE, *arithmetic, torch.get_num_threads()]
+        of = [self._of, self._width, INPUTS_PER_CALL, *arithmetic, torch.get_num_threads()]
         return hashlib.sha256(json.dumps(of).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
-class _Place:
+class _DiskFolder:
     """A folder's cache, and the networks that were asked while it was the place for answers."""
 
     cache: Cache[Answers]
-    asked: list[Recalled] = field(default_factory=list)
+    asked: list[CachedAnswers] = field(default_factory=list)
 
 
-_PLACE: ContextVar[_Place | None] = ContextVar("place", default=None)
+_DISK_FOLDER: ContextVar[_DiskFolder | None] = ContextVar("place", default=None)
 
 
 @contextmanager
-def features_in(folder: Path | None) -> Iterator[None]:
+def answers_cached_in(folder: Path | None) -> Iterator[None]:
     """While it is open, frozen networks read what they said from a folder; then add what is new.
 
     None: they remember for as long as the process lives. A folder that cannot be written to costs
@@ -111,12 +113,12 @@ def features_in(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    place = _Place(Cache(ON_DISK, Files(folder, "features", _to_bytes, _from_bytes)))
-    token = _PLACE.set(place)
+    place = _DiskFolder(Cache(MAX_DISK_BYTES, Files(folder, "features", _to_bytes, _from_bytes)))
+    token = _DISK_FOLDER.set(place)
     try:
         yield
     finally:
-        _PLACE.reset(token)
+        _DISK_FOLDER.reset(token)
         for network in place.asked:
             network.keep(place.cache)
 

@@ -12,16 +12,16 @@ from fedapp.learn.features import FeatureMap, build_features
 from fedapp.learn.metrics import predict_each
 from fedapp.learn.networks.base import Draw, Features, Network
 from fedapp.learn.params import Params, assign
-from fedapp.learn.uncertainty import Normalise, at_once
+from fedapp.learn.uncertainty import Normalise, inputs_per_pass
 
 HEAD_WEIGHT, HEAD_BIAS, SCALE = "head.weight", "head.bias", "scale"
-"""Names of what is solved for, in `OverFeatures`."""
+"""Names of what is solved for, in `FeatureHeadNetwork`."""
 
 Head = tuple[Tensor, Tensor]
 """Weight [C, d] and bias [C] of a linear head, float32."""
 
 
-class OverFeatures(Network):
+class FeatureHeadNetwork(Network):
     """Logits head(map(x)) + scale * network(x); without a network the first alone.
 
     Softmax of the sum is the product of both answers, each to a power, and normalised: logits that
@@ -67,7 +67,7 @@ class OverFeatures(Network):
 
 
 @dataclass(frozen=True)
-class Form:
+class FeatureHead:
     """How a network of the registry becomes an answer over features.
 
     features: their name. beside: whether the network's own logits are added.
@@ -76,12 +76,12 @@ class Form:
     features: str
     beside: bool = False
 
-    def build(self, network: Network) -> OverFeatures:
+    def build(self, network: Network) -> FeatureHeadNetwork:
         """Return it for a network built anew, on the CPU, which becomes a part of it where used."""
         copied = deepcopy(network) if self.features == "network" else None
         features = build_features(self.features, network.inputs, network=copied)
         classes = network.head.out_features
-        over = OverFeatures(features, classes, network if self.beside else None)
+        over = FeatureHeadNetwork(features, classes, network if self.beside else None)
         over.finds = network.finds
         return over
 
@@ -92,29 +92,29 @@ class Form:
 
 
 @torch.inference_mode()
-def mapped(features: FeatureMap, images: Tensor, normalise: Normalise) -> Tensor:
+def compute_features(features: FeatureMap, images: Tensor, normalise: Normalise) -> Tensor:
     """Return the features of n >= 0 images, float32 [n, d], on the images' device."""
     found = images.new_empty(len(images), features.size, dtype=torch.float32)
-    step = at_once(images.shape[1:])
+    step = inputs_per_pass(images.shape[1:])
     for start in range(0, len(images), step):
         batch = slice(start, start + step)
         found[batch] = features.of(normalise(images[batch]))
     return found
 
 
-def answers_over(head: Head, sets: Sequence[Tensor], finds: bool = False) -> list[Tensor]:
+def answers_from_features(head: Head, sets: Sequence[Tensor], finds: bool = False) -> list[Tensor]:
     """Return a head's probabilities for sets of features [n, d]: float32 [n, C], on the CPU.
 
     To the bit what the whole network answers to the images. finds: whether they are of findings.
     """
     weight, bias = head
-    network = OverFeatures(_Given(weight.shape[1]), len(bias), None)
+    network = FeatureHeadNetwork(_PrecomputedFeatures(weight.shape[1]), len(bias), None)
     network.finds = finds
     assign(network, {HEAD_WEIGHT: weight, HEAD_BIAS: bias})
     return predict_each(network.to(sets[0].device), sets, lambda features: features)
 
 
-class _Given(FeatureMap):
+class _PrecomputedFeatures(FeatureMap):
     """Features that are there already."""
 
     def __init__(self, size: int) -> None:

@@ -20,10 +20,10 @@ def finding_loss(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 
     labels: int64 [n, F], 1 there, 0 not, below 0 not read.
     """
-    return read_loss(network(inputs), labels)
+    return findings_bce(network(inputs), labels)
 
 
-def read_loss(logits: Tensor, targets: Tensor, worth: Tensor | None = None) -> Tensor:
+def findings_bce(logits: Tensor, targets: Tensor, worth: Tensor | None = None) -> Tensor:
     """Mean over the targets of 0 and more of BCE(sigmoid(logits), target); 0 where there is none.
 
     logits, targets: [n, F], n >= 0. worth: [F], what each finding's losses are times.

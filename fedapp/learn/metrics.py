@@ -7,13 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapp.data.sites import Audit
 from fedapp.evaluation.classification_metrics import confusion_of_answers
 from fedapp.evaluation.findings import flatten_findings
 from fedapp.learn.networks.base import Network
-from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, features_of, pieces
-from fedapp.protocol.messages import Evaluation
+from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, entropy, features_of, scoring_batches
+from fedapp.protocol.messages import Evaluation, PseudoLabels
 
-BINS = 15
+CALIBRATION_BINS = 15
 """Confidence bins of the calibration sums."""
 
 LABEL_GROUPS = ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
@@ -50,7 +51,7 @@ def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -
 
 def _predicted(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
     out = []
-    for batch in pieces(images):
+    for batch in scoring_batches(images):
         out.append(model.answer(model.tail(features_of(model, batch, normalise))))
     return torch.cat(out)
 
@@ -69,13 +70,17 @@ def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
     if labels.ndim == 2:
         predicted, truth, classes = predicted + 2 * of, truth + 2 * of, 2 * classes
     confusion = confusion_of_answers(predicted, truth, classes)
-    bins = np.clip(np.ceil(confidence * np.float32(BINS)).astype(np.int64) - 1, 0, BINS - 1)
-    right = np.bincount(bins[predicted == truth], minlength=BINS)
+    bins = np.clip(
+        np.ceil(confidence * np.float32(CALIBRATION_BINS)).astype(np.int64) - 1,
+        0,
+        CALIBRATION_BINS - 1,
+    )
+    right = np.bincount(bins[predicted == truth], minlength=CALIBRATION_BINS)
     return Evaluation(
         confusion=tuple(map(tuple, confusion.tolist())),
-        bin_count=tuple(np.bincount(bins, minlength=BINS).tolist()),
+        bin_count=tuple(np.bincount(bins, minlength=CALIBRATION_BINS).tolist()),
         bin_correct=tuple(right.tolist()),
-        bin_confidence=tuple(np.bincount(bins, confidence, BINS).tolist()),
+        bin_confidence=tuple(np.bincount(bins, confidence, CALIBRATION_BINS).tolist()),
     )
 
 
@@ -103,3 +108,42 @@ def worst_decile(accuracies: Sequence[float]) -> float:
 def label_group(mu: float) -> int:
     """Return the index in `LABEL_GROUPS` of a site with this share of labels, in [0, 1]."""
     return 0 if mu < 0.1 else 1 if mu <= 0.5 else 2
+
+
+UNCERTAINTY_BINS = 10
+"""Bins of normalised entropy, [i, i + 1) / 10; the last holds 1 too."""
+
+
+def count_pseudo_labels(
+    soft: Tensor, audit: Audit | None, of: Tensor | None = None
+) -> PseudoLabels:
+    """Count pseudo-labels.
+
+    soft: [m, C], m >= 0, C >= 1, rows sum to 1; the label is the arg max. audit: hidden labels, in
+    simulation; None: what is wrong is not known. of: int64 [m], which of the hidden labels they are
+    for; None: all, in their order.
+    """
+    soft = soft.cpu()
+    classes, label = soft.shape[1], soft.argmax(1)
+    bins = uncertainty_bins(soft)
+    place = torch.arange(len(soft)) if of is None else of.cpu()
+
+    def wrong(groups: Tensor, number: int) -> tuple[int, ...]:
+        if audit is None or not audit.complete:
+            return ()
+        members = [groups == group for group in range(number)]
+        return tuple(audit.pseudo_label_errors(label[m], place[m])[0] for m in members)
+
+    return PseudoLabels(
+        by_class=tuple(torch.bincount(label, minlength=classes).tolist()),
+        by_uncertainty=tuple(torch.bincount(bins, minlength=UNCERTAINTY_BINS).tolist()),
+        wrong_by_class=wrong(label, classes),
+        wrong_by_uncertainty=wrong(bins, UNCERTAINTY_BINS),
+    )
+
+
+def uncertainty_bins(soft: Tensor) -> Tensor:
+    """Return the bin of each row's normalised entropy H / ln C, int64 [m]; of one class, bin 0."""
+    most = math.log(soft.shape[1])
+    share = entropy(soft.double()) / most if most else torch.zeros(len(soft))
+    return (share * UNCERTAINTY_BINS).long().clamp_(0, UNCERTAINTY_BINS - 1)

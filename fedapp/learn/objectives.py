@@ -15,13 +15,13 @@ from fedapp.data.sites import SiteData
 from fedapp.learn.class_imbalance import (
     ADJUSTED,
     BALANCED,
-    NO_SHIFT,
+    NO_ADJUSTMENT,
     PLAIN,
     AdjustedCrossEntropy,
-    Shift,
+    LogitAdjustment,
     Uneven,
-    evenly,
-    mix_as_drawn,
+    balanced_indices,
+    class_mix_as_sampled,
 )
 from fedapp.learn.losses import cross_entropy, finding_loss
 from fedapp.learn.networks.base import Network
@@ -35,7 +35,7 @@ UnlabelledLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Work:
+class LocalTraining:
     """A site's images and how to go through them.
 
     model: the network that learns; steps are of any network, its mode alone is set (`begin`).
@@ -58,22 +58,22 @@ class Work:
     uneven: Uneven = PLAIN
 
     @property
-    def shift(self) -> Shift:
+    def shift(self) -> LogitAdjustment:
         """What is added to the logits of labelled images in training."""
         if self.uneven != ADJUSTED or not len(self.data.labels):
-            return NO_SHIFT
-        return Shift(tuple(self.mix.log().tolist()))
+            return NO_ADJUSTMENT
+        return LogitAdjustment(tuple(self.mix.log().tolist()))
 
     @property
     def mix(self) -> Tensor:
         """The class mix of D_s as it is drawn: float64 [C], > 0, sums to 1."""
-        return mix_as_drawn(self.data.labels, self.data.num_classes, self.uneven)
+        return class_mix_as_sampled(self.data.labels, self.data.num_classes, self.uneven)
 
     def drawn(self) -> Tensor:
         """Return which of D_s a pass goes through, in no order: int64 [labelled_repeat n]."""
         known = len(self.data.labels)
         if self.uneven == BALANCED:
-            return evenly(self.data.labels, known * self.labelled_repeat, self.shuffle)
+            return balanced_indices(self.data.labels, known * self.labelled_repeat, self.shuffle)
         return torch.arange(known).repeat(self.labelled_repeat)
 
     def passes(self, epoch: Callable[[], Iterator[Step]]) -> Iterator[Step]:
@@ -90,7 +90,7 @@ class Work:
             freeze_batch_norm(self.model)
 
 
-def supervised(work: Work, loss: LabelledLoss = cross_entropy) -> Iterator[Step]:
+def supervised(work: LocalTraining, loss: LabelledLoss = cross_entropy) -> Iterator[Step]:
     """Cross entropy on D_s, or another loss of it; no step where the site has no labels.
 
     Of findings it is `finding_loss` in the place of cross entropy.
@@ -114,7 +114,7 @@ def supervised(work: Work, loss: LabelledLoss = cross_entropy) -> Iterator[Step]
 
 
 def fixmatch(
-    work: Work, weak: View, strong: View, confidence: float, weight: float
+    work: LocalTraining, weak: View, strong: View, confidence: float, weight: float
 ) -> Iterator[Step]:
     """FixMatch (Sohn et al. 2020, Eqs. 3 and 4): CE(D_s) + weight * CE(strong, label of the weak).
 
@@ -141,7 +141,7 @@ class TwoViewsLoss:
 
     unlabelled: UnlabelledLoss
     weight: float
-    shift: Shift = NO_SHIFT
+    shift: LogitAdjustment = NO_ADJUSTMENT
 
     def __call__(self, network: nn.Module, views: Tensor, y: Tensor) -> Tensor:
         """Normalised views: weak ones of D_s, with labels y, then weak and strong ones of D_u."""
@@ -152,7 +152,7 @@ class TwoViewsLoss:
 
 
 def two_views(
-    work: Work, weak: View, strong: View, unlabelled_loss: UnlabelledLoss, weight: float
+    work: LocalTraining, weak: View, strong: View, unlabelled_loss: UnlabelledLoss, weight: float
 ) -> Iterator[Step]:
     """CE(D_s, weak views) + weight * a loss of the weak and the strong views of D_u.
 
@@ -164,7 +164,7 @@ def two_views(
     work.begin(len(data.labels) + 2 * len(data.unlabelled))
 
     def epoch() -> Iterator[Step]:
-        for labelled, unlabelled in pairs(work):
+        for labelled, unlabelled in index_pairs(work):
             x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
             x_u = data.unlabelled[unlabelled]
             views = work.normalise(torch.cat([x_s, weak(x_u), strong(x_u)]))
@@ -186,10 +186,10 @@ def consistency(weak: Tensor, strong: Tensor, confidence: float) -> Tensor:
     if not len(weak):
         return weak.sum()
     top, label = torch.softmax(weak.detach(), dim=1).max(1)
-    return counted_loss(strong, label, top >= confidence)
+    return selected_cross_entropy(strong, label, top >= confidence)
 
 
-def counted_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+def selected_cross_entropy(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     """Mean over all samples of the cross entropy of those that count; 0 without samples.
 
     logits: [n, C]. labels: int64 [n]. counts: bool [n].
@@ -199,23 +199,25 @@ def counted_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     return (F.cross_entropy(logits, labels, reduction="none") * counts).mean()
 
 
-def pull(weights: Sequence[Tensor], anchors: Sequence[Tensor], strength: float) -> Tensor:
+def proximal_penalty(
+    weights: Sequence[Tensor], anchors: Sequence[Tensor], strength: float
+) -> Tensor:
     """Return strength / 2 sum_i ||w_i - a_i||^2, a scalar: its gradient is strength (w - a)."""
-    return strength / 2 * distance(weights, anchors)
+    return strength / 2 * squared_distance(weights, anchors)
 
 
-def distance(weights: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
+def squared_distance(weights: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
     """Return sum_i ||w_i - a_i||^2, a scalar."""
     terms = [(w - a).square().sum() for w, a in zip(weights, anchors, strict=True)]
     return torch.stack(terms).sum()
 
 
-def copies(weights: Iterable[Tensor]) -> list[Tensor]:
+def detached_copies(weights: Iterable[Tensor]) -> list[Tensor]:
     """Return the weights as they are now, without a graph."""
     return [w.detach().clone() for w in weights]
 
 
-def pairs(work: Work) -> Iterator[tuple[Tensor, Tensor]]:
+def index_pairs(work: LocalTraining) -> Iterator[tuple[Tensor, Tensor]]:
     """One epoch of pairs of indices into D_s and D_u, either of them empty where its part is."""
     drawn, other = work.drawn().to(work.data.labels.device), len(work.data.unlabelled)
     count = len(drawn)

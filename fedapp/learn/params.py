@@ -97,7 +97,7 @@ def assign(model: nn.Module, params: Params) -> None:
     torch._foreach_copy_(list(own.values()), [params[name] for name in own])
 
 
-def copied(tensors: Mapping[str, Tensor]) -> tuple[Params, bool]:
+def copied_to_cpu(tensors: Mapping[str, Tensor]) -> tuple[Params, bool]:
     """Return copies on the CPU, each in the order of its indices.
 
     And whether one look tells that the floats hold neither NaN nor infinity; they lie in one piece
@@ -141,19 +141,19 @@ def from_bytes(
     Returns the tensors in the schema's dtypes. owner names the content in errors, such as
     "site 3's upload". Raises ProtocolError naming the tensor and the rule.
     """
-    if transport.compression == "none" and (params := _plainly_right(blob, schema, transport)):
+    if transport.compression == "none" and (params := _parse_canonical(blob, schema, transport)):
         return params
     return _checked(_loaded(blob, schema, owner, transport), schema, owner, transport)
 
 
-def _plainly_right(blob: bytes, schema: Schema, transport: TransportSettings) -> Params | None:
+def _parse_canonical(blob: bytes, schema: Schema, transport: TransportSettings) -> Params | None:
     """Return the tensors of a content that is just as `to_bytes` writes it, None of any other.
 
     Its header is the schema's own to the byte, and so are names, shapes and dtypes; all numbers of
     a dtype are looked at together. One that is not plainly right may be right all the same, or has
     a fault that is to be named: it is read with care.
     """
-    header, parts, length = _plan(tuple(schema.items()), transport)
+    header, parts, length = _canonical_layout(tuple(schema.items()), transport)
     if len(blob) != length or not blob.startswith(header):
         return None
     data, params = bytearray(memoryview(blob)[len(header) :]), {}
@@ -177,7 +177,7 @@ _Schema = tuple[tuple[str, tuple[tuple[int, ...], torch.dtype]], ...]
 
 
 @lru_cache(maxsize=16)
-def _plan(
+def _canonical_layout(
     schema: _Schema, transport: TransportSettings
 ) -> tuple[bytes, list[tuple[torch.dtype, np.dtype[Any], int, int, _Names]], int]:
     """Return how `to_bytes` writes a content: its header, the tensors behind it, its length.
@@ -328,7 +328,7 @@ def _deflate(blob: bytes, transport: TransportSettings) -> bytes:
 
     Trained mantissas are noise: level 1 finds all there is (docs/PERFORMANCE.md).
     """
-    return zlib.compress(_by_rank(blob, _word(transport)), level=1)
+    return zlib.compress(_grouped_by_byte_rank(blob, _bytes_per_number(transport)), level=1)
 
 
 def _inflate(blob: bytes, limit: int, transport: TransportSettings) -> bytes:
@@ -337,17 +337,17 @@ def _inflate(blob: bytes, limit: int, transport: TransportSettings) -> bytes:
     data = stream.decompress(blob, limit + 1)
     if len(data) > limit or not stream.eof or stream.unused_data:
         raise ValueError(f"must be one zlib stream of at most {limit} bytes")
-    word = _word(transport)
+    word = _bytes_per_number(transport)
     whole = len(data) // word * word
     columns = np.frombuffer(data[:whole], np.uint8).reshape(word, -1)
     return columns.T.tobytes() + data[whole:]
 
 
-def _by_rank(data: bytes, word: int) -> bytes:
+def _grouped_by_byte_rank(data: bytes, word: int) -> bytes:
     whole = len(data) // word * word
     rows = np.frombuffer(data[:whole], np.uint8).reshape(-1, word)
     return rows.T.tobytes() + data[whole:]
 
 
-def _word(transport: TransportSettings) -> int:
+def _bytes_per_number(transport: TransportSettings) -> int:
     return 2 if transport.precision == "float16" else 4

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedapp.learn.class_priors import mixed, weighted
-from fedapp.learn.linear_head import Form
+from fedapp.learn.class_priors import mean_answer, reweighted
+from fedapp.learn.linear_head import FeatureHead
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params
@@ -32,7 +32,7 @@ class Predictor:
     weight: float = 1.0
     class_mix: Tensor | None = None
     distance: Distance | None = None
-    form: Form | None = None
+    form: FeatureHead | None = None
 
     def shape(self, network: Network) -> Network:
         """Give a network built anew, on the CPU, this head or this form; return it."""
@@ -47,9 +47,9 @@ class Predictor:
         network.load_state_dict(self.params)
         return network
 
-    def times_mix(self, plain: Tensor) -> Tensor:
+    def reweight(self, plain: Tensor) -> Tensor:
         """Return the network's probabilities [n, C] times the class mix, float64."""
-        return plain.double() if self.class_mix is None else weighted(plain, self.class_mix)
+        return plain.double() if self.class_mix is None else reweighted(plain, self.class_mix)
 
 
 @contextmanager
@@ -77,5 +77,5 @@ def answer_of(
 def combined(predictors: Sequence[Predictor], plain: Sequence[Tensor]) -> Tensor:
     """Return a site's answer, float32 [n, C]; plain: each network's probabilities [n, C]."""
     weights = torch.tensor([one.weight for one in predictors], dtype=torch.float64)
-    answers = [one.times_mix(its) for one, its in zip(predictors, plain, strict=True)]
-    return mixed(answers, weights).float()
+    answers = [one.reweight(its) for one, its in zip(predictors, plain, strict=True)]
+    return mean_answer(answers, weights).float()

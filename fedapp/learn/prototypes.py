@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.learn.networks.base import Network
-from fedapp.learn.uncertainty import Normalise, features_of, pieces
+from fedapp.learn.uncertainty import Normalise, features_of, scoring_batches
 
 Distance = Literal["euclidean", "squared", "mean_squared"]
 """d(f, c): ||f - c||, its square, or its square / d."""
@@ -61,19 +61,19 @@ def log_answers(embeddings: Tensor, prototypes: Prototypes, distance: Distance) 
 
     embeddings: float32 [n, d]. Where no class is known, all are as probable.
     """
-    return F.log_softmax(nearness(embeddings, prototypes, distance), -1)
+    return F.log_softmax(negative_distances(embeddings, prototypes, distance), -1)
 
 
-def nearness(embeddings: Tensor, prototypes: Prototypes, distance: Distance) -> Tensor:
+def negative_distances(embeddings: Tensor, prototypes: Prototypes, distance: Distance) -> Tensor:
     """Return -d(f, c_k), [..., n, C], -inf where a class is unknown and another is not."""
-    apart = _apart(embeddings, prototypes.centres)
+    apart = _euclidean(embeddings, prototypes.centres)
     if distance != "euclidean":
         apart = apart.square() / (embeddings.shape[-1] if distance == "mean_squared" else 1)
     lacking = ~prototypes.known & prototypes.known.any(-1, keepdim=True)
     return (-apart).masked_fill(lacking.unsqueeze(-2), -torch.inf)
 
 
-def _apart(embeddings: Tensor, centres: Tensor) -> Tensor:
+def _euclidean(embeddings: Tensor, centres: Tensor) -> Tensor:
     """Return ||f - c||, [..., n, C]; the gradient is 0 where it is 0."""
     if torch.compiler.is_exporting():  # ONNX has no cdist
         apart: Tensor = embeddings[:, None] - centres[..., None, :, :]
@@ -101,7 +101,7 @@ def pseudo_labels(answers: Tensor, thresholds: Tensor, temperature: float) -> tu
     return sharpened((answers * voting).sum(0) / voting.sum(0), temperature), counts
 
 
-def taught_loss(log_own: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
+def pseudo_label_loss(log_own: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
     """Return the cross entropy of the targets that count, summed, / n (Eq. 12); 0 of no images.
 
     log_own: ln p [n, C]; -inf only where the target is 0.
@@ -135,7 +135,7 @@ def embedded(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
     model.eval()
     return torch.cat([
         model.embed(features_of(model, batch, normalise)).float()
-        for batch in pieces(images)
+        for batch in scoring_batches(images)
     ])  # fmt: skip
 
 
@@ -164,4 +164,4 @@ class PrototypeHead(nn.Linear):
         """[n, d] -> [n, C], float32 whatever the network computes in."""
         with torch.autocast(embedding.device.type, enabled=False):
             prototypes = Prototypes(self.weight, self.bias > 0.5)
-            return nearness(embedding.float(), prototypes, self.distance)
+            return negative_distances(embedding.float(), prototypes, self.distance)

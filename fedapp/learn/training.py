@@ -11,13 +11,12 @@ from torch.optim import Optimizer
 from fedapp.core.settings import TrainSettings
 from fedapp.learn.losses import joint_loss, soft_target_loss
 from fedapp.learn.networks.base import Network
-from fedapp.learn.regularisation import Penalty, shorten
-from fedapp.learn.sgd import Sgd
+from fedapp.learn.optimisers import Penalty, Sgd, clip_gradients
 from fedapp.learn.steps import Step, View, batches, paired, repeated
-from fedapp.learn.uncertainty import Normalise, at_once
-from fedapp.learn.work_counter import count
+from fedapp.learn.uncertainty import Normalise, inputs_per_pass
+from fedapp.learn.work_counter import count_work
 
-SQUARES_KEPT, TINY = 0.9, 1e-7
+RMSPROP_DECAY, RMSPROP_EPSILON = 0.9, 1e-7
 """Of RMSprop, as Keras has them: what a step keeps of the running squares, added to their root."""
 
 
@@ -94,7 +93,7 @@ def descend(
         take = partial(_in_pieces, model, parameters, optimiser, penalty, settings.at_once)
     losses = []
     for step in steps:
-        count(steps=1)
+        count_work(steps=1)
         losses.append(take(step))
     return torch.stack(losses).mean().item() if losses else None  # the only sync
 
@@ -110,7 +109,7 @@ def _take(
     loss = step(model)
     optimiser.zero_grad()
     (loss if penalty is None else loss + penalty(parameters)).backward()
-    shorten(parameters)
+    clip_gradients(parameters)
     optimiser.step()
     return loss.detach()
 
@@ -135,7 +134,7 @@ def _in_pieces(
         total += loss.detach()
     if penalty is not None:
         penalty(parameters).backward()
-    shorten(parameters)
+    clip_gradients(parameters)
     optimiser.step()
     return total
 
@@ -144,7 +143,9 @@ def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optim
     """Return a new optimiser of these leaf tensors, as `training.optimiser` says."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimiser == "rmsprop":
-        return torch.optim.RMSprop(parameters, rate, SQUARES_KEPT, eps=TINY, weight_decay=decay)
+        return torch.optim.RMSprop(
+            parameters, rate, RMSPROP_DECAY, eps=RMSPROP_EPSILON, weight_decay=decay
+        )
     fused = parameters[0].is_cuda  # a step is then one kernel
     if settings.optimiser == "adam":
         return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=fused)
@@ -175,7 +176,7 @@ def recalibrate(model: Network, images: Tensor, normalise: Normalise) -> None:
         norm.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=images.device)
         norm.momentum = None  # torch's word for a cumulative mean
         norm.train()
-    size = at_once(images.shape[1:])
+    size = inputs_per_pass(images.shape[1:])
     for batch in batches(torch.arange(len(images), device=images.device), size):
         model(normalise(images[batch]))
     for norm, momentum, tracked in before:

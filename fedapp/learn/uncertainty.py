@@ -7,32 +7,31 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from fedapp.learn.mc_dropout import in_turn, together
-from fedapp.learn.networks.base import Features, Network
+from fedapp.learn.networks.base import Draw, Features, Network
 
 Normalise = Callable[[Tensor], Tensor]
 """uint8 images -> float images, on the same device."""
 
 SCORING_BATCH = 500
 """Images per forward pass without gradients; part of the random stream, so a constant."""
-_NUMBERS = SCORING_BATCH * 3 * 96 * 96
+_MAX_NUMBERS = SCORING_BATCH * 3 * 96 * 96
 """Most numbers in such a pass: of larger images there are fewer."""
 
 CACHE_BATCH = 32
 """Images per piece of the trunk on a CPU: their activations stay in its cache."""
 
 
-def at_once(inputs: Sequence[int]) -> int:
+def inputs_per_pass(inputs: Sequence[int]) -> int:
     """Return how many inputs of a shape are in a forward pass without gradients.
 
     500 up to 96 x 96 pixels in colour, 91 at 224 x 224, 17 at 512 x 512.
     """
-    return max(1, min(SCORING_BATCH, _NUMBERS // math.prod(inputs)))
+    return max(1, min(SCORING_BATCH, _MAX_NUMBERS // math.prod(inputs)))
 
 
-def pieces(inputs: Tensor) -> Sequence[Tensor]:
-    """Return inputs [n, ...], `at_once` by `at_once`."""
-    split: Sequence[Tensor] = inputs.split(at_once(inputs.shape[1:]))
+def scoring_batches(inputs: Tensor) -> Sequence[Tensor]:
+    """Return inputs [n, ...], `inputs_per_pass` by `inputs_per_pass`."""
+    split: Sequence[Tensor] = inputs.split(inputs_per_pass(inputs.shape[1:]))
     return split
 
 
@@ -49,8 +48,8 @@ def mc_probabilities(model: Network, images: Tensor, passes: int, normalise: Nor
     model.eval()
     if images.is_cuda:
         return on_a_gpu(model, images, passes, normalise).cpu()  # the only sync
-    found = (features_of(model, batch, normalise) for batch in pieces(images))
-    return torch.cat([in_turn(model, each, passes, dropout_sample) for each in found])
+    found = (features_of(model, batch, normalise) for batch in scoring_batches(images))
+    return torch.cat([passes_in_turn(model, each, passes, dropout_sample) for each in found])
 
 
 def on_a_gpu(model: Network, images: Tensor, passes: int, normalise: Normalise) -> Tensor:
@@ -58,8 +57,8 @@ def on_a_gpu(model: Network, images: Tensor, passes: int, normalise: Normalise) 
 
     The model is in eval mode, gradients are off. Other draws than one pass after the other.
     """
-    found = (model.trunk(normalise(batch)) for batch in pieces(images))
-    return torch.cat([together(model, each, passes, dropout_sample) for each in found])
+    found = (model.trunk(normalise(batch)) for batch in scoring_batches(images))
+    return torch.cat([passes_together(model, each, passes, dropout_sample) for each in found])
 
 
 def features_of(model: Network, images: Tensor, normalise: Normalise) -> Features:
@@ -68,11 +67,11 @@ def features_of(model: Network, images: Tensor, normalise: Normalise) -> Feature
     On a CPU it runs piece by piece: activations that fit the cache save memory and, in a wide
     network, time. The result is the same: in eval mode an image's features depend on it alone.
     """
-    found = [model.trunk(normalise(piece)) for piece in cut(images)]
+    found = [model.trunk(normalise(piece)) for piece in cache_sized_pieces(images)]
     return found[0] if len(found) == 1 else tuple(map(torch.cat, zip(*found, strict=True)))
 
 
-def cut(images: Tensor) -> Sequence[Tensor]:
+def cache_sized_pieces(images: Tensor) -> Sequence[Tensor]:
     """Return a batch in the pieces in which it goes through a network, one at least."""
     return images.tensor_split(len(images) // CACHE_BATCH + 1 if images.device.type == "cpu" else 1)
 
@@ -95,7 +94,7 @@ def entropy(probabilities: Tensor) -> Tensor:
     return out
 
 
-def decomposed(samples: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def entropy_decomposition(samples: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return the entropy of the mean answer, and the part of it that is the model's doubt.
 
     samples: [S, n, C], answers of S drawn models, rows sum to 1. weights: [S], >= 0, sum to 1.
@@ -109,3 +108,34 @@ def decomposed(samples: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     total = entropy(torch.einsum("s,snc->nc", share, drawn))
     each = torch.einsum("s,sn->n", share, entropy(drawn))
     return total, (total - each).clamp_min(0)  # below 0 by rounding only
+
+
+MAX_ROWS = 10_000
+"""Most rows of a batch of passes: 200 MiB a layer of the paper's network in bfloat16."""
+
+
+def passes_in_turn(model: Network, features: Features, passes: int, dropout: Draw) -> Tensor:
+    """Return the mean softmax of `passes` tails, float32 [n, C]. features: of n inputs."""
+    total = torch.softmax(model.tail(features, dropout), dim=1)
+    for _ in range(passes - 1):
+        total += torch.softmax(model.tail(features, dropout), dim=1)
+    return total / passes
+
+
+def passes_together(
+    model: Network, features: Features, passes: int, dropout: Draw, rows: int = MAX_ROWS
+) -> Tensor:
+    """Return the same mean as `passes_in_turn`, with up to `rows` rows in each run of the tail.
+
+    Each pass has dropout masks of its own, so the distribution is the same. With the same masks the
+    numbers differ by rounding only. On a GPU this starts fewer kernels; a CPU gains nothing.
+    """
+    inputs = len(features[0])
+    most = max(1, rows // max(inputs, 1))
+    total = torch.zeros((), device=features[0].device)
+    for begin in range(0, passes, most):
+        count = min(most, passes - begin)
+        repeated = tuple(torch.cat([each] * count) for each in features)
+        answers = torch.softmax(model.tail(repeated, dropout), dim=1)
+        total = total + answers.unflatten(0, (count, inputs)).sum(0)
+    return total / passes

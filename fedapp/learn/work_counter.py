@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Worked:
+class WorkCount:
     """Counts of one task.
 
     steps: by every optimiser, of all of a site's networks. images: of the mini-batches, each view
@@ -21,13 +21,13 @@ class Worked:
     images: int = 0
 
 
-_NOW: ContextVar[Worked | None] = ContextVar("worked", default=None)
+_NOW: ContextVar[WorkCount | None] = ContextVar("worked", default=None)
 
 
 @contextmanager
-def counting() -> Iterator[Worked]:
+def counting_work() -> Iterator[WorkCount]:
     """Count what is done inside."""
-    done = Worked()
+    done = WorkCount()
     token = _NOW.set(done)
     try:
         yield done
@@ -35,7 +35,7 @@ def counting() -> Iterator[Worked]:
         _NOW.reset(token)
 
 
-def count(steps: int = 0, images: int = 0) -> None:
+def count_work(steps: int = 0, images: int = 0) -> None:
     """Add to the counts of the task under way; outside of one nothing is counted."""
     if (done := _NOW.get()) is not None:
         done.steps += steps

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedapp.core.errors import ProtocolError
-from fedapp.learn.metrics import BINS
+from fedapp.learn.metrics import CALIBRATION_BINS
 from fedapp.learn.params import Params, Schema
 from fedapp.methods.base import Method
 from fedapp.protocol.messages import (
@@ -113,7 +113,7 @@ class Layout:
     @cached_property
     def size(self) -> int:
         """Number of numbers."""
-        each = 3 + self.classes**2 + 3 * BINS
+        each = 3 + self.classes**2 + 3 * CALIBRATION_BINS
         return (
             3
             + len(COUNTS)
@@ -200,7 +200,7 @@ class Layout:
         A site that lacks an answer has in its accuracy's place what it would have (`instead`).
         """
         found = one.evaluations.get(name)
-        row = np.zeros(3 + self.classes**2 + 3 * BINS)
+        row = np.zeros(3 + self.classes**2 + 3 * CALIBRATION_BINS)
         accuracy = instead(name, one.evaluations, self.even)
         if accuracy is not None:
             row[:3] = 1.0, accuracy, accuracy**2
@@ -223,9 +223,9 @@ class Layout:
         confusion = numbers.counts(self.classes**2).reshape(self.classes, self.classes)
         return Evaluation(
             tuple(map(tuple, confusion.tolist())),
-            tuple(numbers.counts(BINS).tolist()),
-            tuple(numbers.counts(BINS).tolist()),
-            tuple(numbers.take(BINS).tolist()),
+            tuple(numbers.counts(CALIBRATION_BINS).tolist()),
+            tuple(numbers.counts(CALIBRATION_BINS).tolist()),
+            tuple(numbers.take(CALIBRATION_BINS).tolist()),
         )
 
 

@@ -24,26 +24,25 @@ from fedapp.core.rng import numpy_stream, seeded, torch_stream
 from fedapp.core.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.data.augment import weak
 from fedapp.data.inputs import normalise
-from fedapp.data.parts import LABELLED, UNLABELLED
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import LABELLED, UNLABELLED, SiteData
 from fedapp.evaluation.ranking_metrics import score_counts
 from fedapp.learn.metrics import evaluation, predict_each
+from fedapp.learn.model_caches import Score
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import (
     Params,
     Schema,
     all_finite,
     assign,
-    copied,
+    copied_to_cpu,
     schema_of,
     tensors_of,
     without,
 )
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.score_cache import Score
 from fedapp.learn.steps import View
 from fedapp.learn.training import train
-from fedapp.learn.work_counter import count
+from fedapp.learn.work_counter import count_work
 from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 from fedapp.privacy.accountant import Plan, Protection
 from fedapp.protocol.messages import (
@@ -306,7 +305,7 @@ class SiteContext:
         Those that a gradient may come of are counted as learned from.
         """
         if torch.is_grad_enabled():
-            count(images=len(images))
+            count_work(images=len(images))
         return normalise(images, self.data.mean, self.data.std)
 
     def one_hot(self, labels: Tensor) -> Tensor:
@@ -434,7 +433,7 @@ class SiteContext:
 
     def params(self) -> Params:
         """Return a copy of the context's model on the CPU. Raises RunError where it diverged."""
-        params, sure = copied(tensors_of(self.model))
+        params, sure = copied_to_cpu(tensors_of(self.model))
         for name, tensor in () if sure else params.items():
             if not all_finite(tensor):
                 raise RunError(
@@ -494,7 +493,7 @@ class Method(ABC, Generic[State]):
     optional: ClassVar[frozenset[str]] = frozenset()
     """Actions of tasks that any number of sites may leave undone: the others go on without them."""
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
-    """The parts of a site's data that it can learn from, of `fedapp.data.parts.TRAINING`."""
+    """The parts of a site's data that it can learn from, of `fedapp.data.sites.TRAINING`."""
     image_level: ClassVar[ImageLevel | None] = None
     """How what leaves a site protects single images; None: it has no such form."""
 

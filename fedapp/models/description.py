@@ -21,7 +21,7 @@ from fedapp.core.untrusted_files import first_fault, json_of
 from fedapp.evaluation.confidence_intervals import bootstrap_weights, widened_interval, wilson
 from fedapp.evaluation.model_selection import Candidate
 from fedapp.evaluation.verdict import Verdict
-from fedapp.learn.linear_head import Form
+from fedapp.learn.linear_head import FeatureHead
 from fedapp.learn.metrics import calibration_error
 from fedapp.learn.networks import Network, build_model, network_settings
 from fedapp.learn.prototypes import Distance
@@ -58,7 +58,7 @@ class ModelPart:
     weight: _Share
     class_mix: tuple[_Share, ...] | None
     distance: Distance | None = None
-    form: Form | None = None
+    form: FeatureHead | None = None
 
 
 @dataclass(frozen=True, config=CLOSED)

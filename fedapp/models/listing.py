@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from fedapp.core.errors import DataError, one_line
 from fedapp.core.names import FORMULA
-from fedapp.data.folder import KINDS, composed, is_image, passed_over
+from fedapp.data.folder import KINDS, is_ignored, is_image, nfc
 from fedapp.data.own.entries import Fault, Kind
 from fedapp.data.own.listing import LABELLED
-from fedapp.data.own.table import rows
+from fedapp.data.own.table import csv_rows
 from fedapp.data.own.vectors import READERS, read_rows, vectors_file
 
 PATH_COLUMN, LABEL_COLUMN = "path", "label"
@@ -87,11 +87,11 @@ def list_images(source: Path) -> list[ListedInput]:
 def _of_folder(folder: Path) -> list[ListedInput]:
     names = []
     for place, inner, files in os.walk(folder, onerror=_refused):
-        inner[:] = [name for name in inner if not passed_over(name)]
+        inner[:] = [name for name in inner if not is_ignored(name)]
         names += [
             (Path(place) / name).relative_to(folder).as_posix()
             for name in files
-            if not passed_over(name) and is_image(Path(place) / name)
+            if not is_ignored(name) and is_image(Path(place) / name)
         ]
     return [
         ListedInput(_written(name, folder), folder / name, _class_of(name))
@@ -111,7 +111,7 @@ def _written(name: str, folder: Path) -> str:
 def _class_of(name: str) -> str:
     """Return the class that an image's folder says; empty: none."""
     parts = name.split("/")
-    return composed(parts[1]) if len(parts) == 3 and parts[0] == LABELLED else ""
+    return nfc(parts[1]) if len(parts) == 3 and parts[0] == LABELLED else ""
 
 
 def _of_table(table: Path) -> list[ListedInput]:
@@ -122,7 +122,7 @@ def _of_table(table: Path) -> list[ListedInput]:
     faults: list[Fault] = []
     found = [
         ListedInput(row[PATH_COLUMN], table.parent / row[PATH_COLUMN], row.get(LABEL_COLUMN, ""))
-        for _, row in rows(table, _columns, faults, f"{PATH_COLUMN},{LABEL_COLUMN}")
+        for _, row in csv_rows(table, _columns, faults, f"{PATH_COLUMN},{LABEL_COLUMN}")
         if row[PATH_COLUMN]
     ]
     if faults:

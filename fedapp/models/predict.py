@@ -16,7 +16,12 @@ from fedapp.data.folder import decode_all
 from fedapp.data.own.vectors import read_rows
 from fedapp.data.window import DepthError
 from fedapp.learn.predictors import combined
-from fedapp.learn.uncertainty import at_once, decomposed, dropout_sample, features_of
+from fedapp.learn.uncertainty import (
+    dropout_sample,
+    entropy_decomposition,
+    features_of,
+    inputs_per_pass,
+)
 from fedapp.models.conformal import DEFAULT_COVERAGE, Calibration, Sets, prediction_sets
 from fedapp.models.description import Recipe
 from fedapp.models.listing import ListedInput
@@ -151,11 +156,11 @@ class Batch:
 
 
 def batches(images: Sequence[ListedInput], recipe: Recipe) -> Iterator[Batch]:
-    """Yield inputs `at_once` at a time. Raises DataError where the model takes no such."""
+    """Yield inputs `inputs_per_pass` at a time. Raises DataError where the model takes no such."""
     if recipe.images and any(image.row is not None for image in images):
         raise DataError(f"{images[0].path}: vectors, but the model takes images: name some")
     values = None if recipe.images else _vectors(images, recipe)
-    step = at_once(recipe.inputs)
+    step = inputs_per_pass(recipe.inputs)
     for start in range(0, len(images), step):
         listed = images[start : start + step]
         if values is not None:
@@ -258,7 +263,7 @@ class BatchAnswers:
     """What a model says of n images.
 
     probabilities: float32 [n, C], the plain answer, as of `SiteModel.probabilities`. entropy,
-    mutual_information: float64 [n], nats (`decomposed`).
+    mutual_information: float64 [n], nats (`entropy_decomposition`).
     """
 
     probabilities: Tensor
@@ -270,7 +275,7 @@ class BatchAnswers:
 def answer_batch(model: SiteModel, images: Tensor, passes: int, batch: int) -> BatchAnswers:
     """Ask a model about a batch of images.
 
-    images: as of `SiteModel.probabilities`, n >= 1, at most `at_once`. passes: dropout
+    images: as of `SiteModel.probabilities`, n >= 1, at most `inputs_per_pass`. passes: dropout
     samples of each network, >= 1. batch: the batch's number, by which the draws are keyed: the same
     batch of the same model has the same numbers every time.
 
@@ -286,9 +291,11 @@ def answer_batch(model: SiteModel, images: Tensor, passes: int, batch: int) -> B
             plain.append(torch.softmax(network.tail(features), dim=1).cpu())
             for _ in range(passes):
                 drawn = torch.softmax(network.tail(features, dropout_sample), dim=1)
-                samples.append(one.times_mix(drawn.cpu()))
+                samples.append(one.reweight(drawn.cpu()))
                 weights.append(one.weight / passes)
     answer = combined([one for _, one in model.predictors], plain)
     if not bool(answer.isfinite().all()):
         raise RunError("the model answers NaN: use one of another round or site")
-    return BatchAnswers(answer, *decomposed(torch.stack(samples), torch.tensor(weights).double()))
+    return BatchAnswers(
+        answer, *entropy_decomposition(torch.stack(samples), torch.tensor(weights).double())
+    )

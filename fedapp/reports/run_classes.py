@@ -14,7 +14,7 @@ import numpy as np
 from fedapp.core.formatting import count, percent
 from fedapp.evaluation.classification_metrics import METRIC_NAMES, MIN_CLASS_IMAGES
 from fedapp.evaluation.confidence_intervals import wilson
-from fedapp.learn.metrics import BINS, calibration_error
+from fedapp.learn.metrics import CALIBRATION_BINS, calibration_error
 from fedapp.protocol.messages import Evaluation
 from fedapp.reports.charts import (
     STRIPED,
@@ -228,9 +228,9 @@ def trust(evaluations: Sequence[Evaluation]) -> Block:
 
 def _bins(evaluations: Sequence[Evaluation]) -> list[tuple[int, int, float]]:
     """Return images, right ones and the sum of top probabilities of each bin, lowest first."""
-    counts = [sum(e.bin_count[b] for e in evaluations) for b in range(BINS)]
-    right = [sum(e.bin_correct[b] for e in evaluations) for b in range(BINS)]
-    sure = [sum(e.bin_confidence[b] for e in evaluations) for b in range(BINS)]
+    counts = [sum(e.bin_count[b] for e in evaluations) for b in range(CALIBRATION_BINS)]
+    right = [sum(e.bin_correct[b] for e in evaluations) for b in range(CALIBRATION_BINS)]
+    sure = [sum(e.bin_confidence[b] for e in evaluations) for b in range(CALIBRATION_BINS)]
     return list(zip(counts, right, sure, strict=True))
 
 

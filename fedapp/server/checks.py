@@ -10,8 +10,7 @@ from fedapp.core.errors import ProtocolError, RunError
 from fedapp.core.settings import OWN, DataSettings
 from fedapp.data.in_memory import in_memory
 from fedapp.evaluation.findings import finding_matrices
-from fedapp.learn.metrics import BINS
-from fedapp.learn.pseudo_label_counts import UNCERTAINTY_BINS
+from fedapp.learn.metrics import CALIBRATION_BINS, UNCERTAINTY_BINS
 from fedapp.methods.base import check_counts, check_unchanged
 from fedapp.protocol.messages import (
     ANSWERS,
@@ -157,10 +156,15 @@ def _check_evaluation(
         raise ProtocolError(f"evaluation {part} is of {result.samples} images, it has {samples}")
     count, correct, sure = result.bin_count, result.bin_correct, result.bin_confidence
     lengths = {len(count), len(correct), len(sure)}
-    if lengths != {BINS} or sum(count) != samples or sum(correct) != result.correct:
+    if lengths != {CALIBRATION_BINS} or sum(count) != samples or sum(correct) != result.correct:
         raise ProtocolError(f"calibration bins of {part} do not add up to its confusion matrix")
     if any(
-        not (c <= n and n * (i / BINS - _ROUNDING) <= s <= n * ((i + 1) / BINS + _ROUNDING))
+        not (
+            c <= n
+            and n * (i / CALIBRATION_BINS - _ROUNDING)
+            <= s
+            <= n * ((i + 1) / CALIBRATION_BINS + _ROUNDING)
+        )
         for i, (n, c, s) in enumerate(zip(count, correct, sure, strict=True))
         if n or c or s  # most bins are empty
     ):

@@ -22,8 +22,8 @@ from safetensors.torch import load
 
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ProtocolError, RunError, StoreError
+from fedapp.learn.model_caches import PARSED_MODELS
 from fedapp.learn.params import Params, digest_of, to_bytes
-from fedapp.learn.parsed_models import PARSED
 from fedapp.methods._summed import ADDED, TRAINED, WORDS, Added, Layout, facts_of
 from fedapp.methods.base import Arrived
 from fedapp.protocol.messages import (
@@ -316,7 +316,7 @@ class SummedPhases:
             private = {}
             for reply in replies:
                 who, named = f"site {reply.site}'s masked numbers", reply.contents[MASKED]
-                words = PARSED.get(named, pool.get, schema, who, transport)[WORDS]
+                words = PARSED_MODELS.get(named, pool.get, schema, who, transport)[WORDS]
                 total += words.numpy().view(np.uint64)
                 private[reply.site] = reply.private
         finally:

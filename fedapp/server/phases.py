@@ -14,9 +14,9 @@ from typing import Protocol
 from fedapp.core.errors import DIVERGED, ProtocolError, RunError, StoreError
 from fedapp.core.progress import Progress
 from fedapp.experiment.experiment import Experiment
-from fedapp.learn.layers import layers_of
+from fedapp.learn.model_caches import PARSED_MODELS
+from fedapp.learn.networks.parts import layers_of
 from fedapp.learn.params import Params, Schema, digest_of, from_bytes, part_from_bytes, to_bytes
-from fedapp.learn.parsed_models import PARSED
 from fedapp.methods.base import Arrived
 from fedapp.protocol.codec import encode
 from fedapp.protocol.messages import (
@@ -319,7 +319,7 @@ class Phases:
         for role, content in contents.items():
             # Known as read only after the pool has compared name and content.
             self.pool.upload(task.site, named[role], content.blob, self.state.round, role)
-            PARSED.put(
+            PARSED_MODELS.put(
                 named[role], content.arrived.whole, self.schemas[role], self.experiment.transport
             )
         for role, content in contents.items():
@@ -360,7 +360,9 @@ class Phases:
             return None
         owner, transport = f"{role} of site {site}", self.experiment.transport
         try:
-            return PARSED.get(record.digest, self.pool.get, self.schemas[role], owner, transport)
+            return PARSED_MODELS.get(
+                record.digest, self.pool.get, self.schemas[role], owner, transport
+            )
         except StoreError as error:  # the site is not to blame
             log.warning("%s cannot be compared with what it sent before: %s", owner, error)
             return None

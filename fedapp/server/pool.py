@@ -9,8 +9,8 @@ from typing import Any, Self
 from safetensors.torch import load
 
 from fedapp.core.errors import ProtocolError, StoreError
+from fedapp.learn.model_caches import PARSED_MODELS
 from fedapp.learn.params import Params, to_bytes
-from fedapp.learn.parsed_models import PARSED
 from fedapp.protocol.messages import INITIAL_SITE, MODEL, SERVER_SITE, ModelRef
 from fedapp.protocol.store import ModelStore
 
@@ -161,7 +161,7 @@ class ModelPool:
 
         more_come: uploads that can be written over the files of what goes; not so at a run's end.
         """
-        PARSED.keep_only(self.store, self._named(also), reuse=more_come)
+        PARSED_MODELS.keep_only(self.store, self._named(also), reuse=more_come)
 
     def _named(self, also: Collection[str]) -> set[str]:
         return {record.digest for record in self._records.values()} | set(also)

@@ -18,8 +18,8 @@ from fedapp.aggregation.changes import (
 )
 from fedapp.core.errors import RunError
 from fedapp.core.settings import TransportSettings
+from fedapp.learn.model_caches import PARSED_MODELS
 from fedapp.learn.params import Params, Schema, schema_of, to_bytes
-from fedapp.learn.parsed_models import PARSED
 from fedapp.protocol.messages import MODEL, ModelRef
 from fedapp.server.pool import ModelPool
 from fedapp.server.run_state import MAX_NAMED_SITES, ChangeLengths
@@ -136,7 +136,7 @@ class RoundPool:
     def read(self, ref: ModelRef) -> Params:
         """Return a content's tensors."""
         schema, owner = self.schemas[ref.role], f"{ref.role} of site {ref.site}"
-        return PARSED.get(ref.digest, self.pool.get, schema, owner, self.transport)
+        return PARSED_MODELS.get(ref.digest, self.pool.get, schema, owner, self.transport)
 
 
 class _Reading:

@@ -22,14 +22,14 @@ import torch
 
 from fedapp.core.devices import pick_device, pick_dtype, torch_threads
 from fedapp.core.errors import ConfigError, FedAppError
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.experiment.config import flower_run_config, load_experiment, parse_overrides
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import independent_of_folder
 from fedapp.experiment.resume import check_run
+from fedapp.learn.model_caches import MAX_MODEL_BYTES
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import Params
-from fedapp.learn.parsed_models import MEMORY
 from fedapp.methods.base import SiteContext
 from fedapp.protocol.messages import INITIAL_SITE, ModelRef, Task
 from fedapp.simulation.resources import ACTOR, CONTEXT, PLAN, Need, Plan
@@ -114,7 +114,7 @@ def kept_parsed(experiment: Experiment, model_bytes: int) -> int:
     At most those of every site and of the server after every round.
     """
     models = (experiment.rounds.num_rounds + 1) * (experiment.split.num_clients + 1)
-    return min(models * model_bytes, MEMORY)
+    return min(models * model_bytes, MAX_MODEL_BYTES)
 
 
 def main(argv: Sequence[str]) -> None:

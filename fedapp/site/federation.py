@@ -19,15 +19,21 @@ from fedapp.core.devices import pick_device
 from fedapp.core.errors import ConfigError, DataError
 from fedapp.core.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.data.datasets import data_root, load_dataset
-from fedapp.data.in_memory import GivenSites, given, in_memory
+from fedapp.data.in_memory import GivenSites, in_memory, registered
 from fedapp.data.inputs import UNKNOWN, DataSet
 from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.train_test_split import RULE as DEAL_RULE
-from fedapp.data.parts import SPECIAL
 from fedapp.data.published import NAMES as PUBLISHED
 from fedapp.data.simulated_sites import SimulatedSites
-from fedapp.data.sites import SiteData, particulars
-from fedapp.data.split.groups import Numbers, alike, check_patients, in_words, learned_from, tied
+from fedapp.data.sites import SPECIAL, SiteData, describe_bags_of_sites
+from fedapp.data.split.groups import (
+    Numbers,
+    check_patients,
+    describe_copies,
+    equal_inputs,
+    joined_groups,
+    test_copies,
+)
 from fedapp.data.split.manifest import Manifest
 from fedapp.data.split.partition import partition
 from fedapp.experiment.experiment import Experiment
@@ -133,15 +139,15 @@ class LoadedSites:
 
     def particulars(self, sites: int) -> str:
         """Say what the first so many sites know of their data beside labels; empty: nothing."""
-        return particulars([self.dealt.site(k) for k in range(sites)])
+        return describe_bags_of_sites([self.dealt.site(k) for k in range(sites)])
 
     def copies(self, sites: int) -> tuple[int, str]:
         """Return how many test inputs of the first so many sites are learned from too, and say it.
 
         Empty words: none is.
         """
-        found, of = learned_from(self.dealt.site(k) for k in range(sites))
-        return found, in_words(found, of, self.are_images)
+        found, of = test_copies(self.dealt.site(k) for k in range(sites))
+        return found, describe_copies(found, of, self.are_images)
 
 
 def federation_of(
@@ -153,7 +159,7 @@ def federation_of(
     """
     data, split, seed = experiment.data, experiment.split, experiment.seed
     device = str(pick_device(experiment.runtime.device))
-    if in_memory(data.name) and isinstance(sites := given(data.name), GivenSites):
+    if in_memory(data.name) and isinstance(sites := registered(data.name), GivenSites):
         if split.server_share:
             raise ConfigError(
                 f"split.server_share = {split.server_share:g}: every site was given its own data, "
@@ -296,9 +302,9 @@ def _together(
     single = pool.inputs.ndim == 2 or name in PUBLISHED or split.bags or split.test_images
     if single or unknown:
         return patients
-    groups = alike(pool.inputs)
+    groups = equal_inputs(pool.inputs)
     if patients is not None:
-        groups = patients if groups is None else tied(patients, groups)
+        groups = patients if groups is None else joined_groups(patients, groups)
     if groups is not None and not groups.any():
         raise DataError(
             f"{name}: all {len(groups)} inputs are copies of one, or belong to one patient: there "

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fedapp.core.errors import ConfigError, ProtocolError, StoreError
 from fedapp.core.settings import TransportSettings
+from fedapp.learn.model_caches import PARSED_MODELS
 from fedapp.learn.params import Params, Schema, digest_of, from_bytes, max_bytes, to_bytes, without
-from fedapp.learn.parsed_models import PARSED
 from fedapp.methods.base import SiteReport
 from fedapp.protocol.messages import MODEL, ModelRef, PartSent, Task
 from fedapp.protocol.store import ModelStore
@@ -46,7 +46,9 @@ class Holdings:
     def read(self, ref: ModelRef) -> Params:
         """Return the tensors of a content that is here."""
         owner = f"{ref.role} of site {ref.site}"
-        return PARSED.get(ref.digest, self.store.get, self.schemas[ref.role], owner, self.transport)
+        return PARSED_MODELS.get(
+            ref.digest, self.store.get, self.schemas[ref.role], owner, self.transport
+        )
 
     def take_in(self, task: Task, payloads: Mapping[str, bytes]) -> tuple[str, ...]:
         """Keep what a task names and what came along with it; return what still lacks.
@@ -62,7 +64,7 @@ class Holdings:
                 raise ProtocolError(f"content {digest[:12]} from the server is not what it names")
             owner = f"{ref.role} of site {ref.site} from the server"
             params = from_bytes(blob, schema, owner, self.transport)
-            PARSED.put(digest, params, schema, self.transport)
+            PARSED_MODELS.put(digest, params, schema, self.transport)
             self.store.put(blob)
         every = (task.own, *task.refs())  # a content of another role may be w_0 too
         first = next((ref.digest for ref in every if ref.version == 0), None)
@@ -107,7 +109,7 @@ class Holdings:
     def _keep_only(self, digests: Collection[str]) -> None:
         """Remove all other contents, but from the server's pool."""
         if not self.shares_pool:
-            PARSED.keep_only(self.store, digests)
+            PARSED_MODELS.keep_only(self.store, digests)
 
     def _make(self, digest: str) -> None:
         """Make w_0; not where its bytes are others here, as by another torch: then they come."""

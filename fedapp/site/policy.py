@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 
 from fedapp.core.errors import ConfigError, FedAppError, StoreError, one_line
-from fedapp.data.parts import LABELLED, TEST, VAL, Part
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import LABELLED, TEST, VAL, Part, SiteData
 from fedapp.experiment.config import (
     load_experiment,
     own_method_preset,

@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 
 from fedapp.data.own import Place
-from fedapp.data.parts import LABELLED, TEST, VAL, Part
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import LABELLED, TEST, VAL, Part, SiteData
 from fedapp.experiment.experiment import Experiment
 from fedapp.protocol.messages import SERVER_SITE
 from fedapp.protocol.store import ModelStore

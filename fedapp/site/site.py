@@ -23,14 +23,13 @@ from fedapp.core.errors import (
     told,
 )
 from fedapp.data.augment import flips
-from fedapp.data.parts import TEST
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import TEST, SiteData
 from fedapp.experiment.experiment import Experiment
-from fedapp.learn.frozen_answers import features_in
+from fedapp.learn.frozen_answers import answers_cached_in
+from fedapp.learn.model_caches import Score, score_cache
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, schema_of
-from fedapp.learn.score_cache import Score, score_cache
-from fedapp.learn.work_counter import Worked, counting
+from fedapp.learn.work_counter import WorkCount, counting_work
 from fedapp.methods.base import CACHED_AT_A_SITE, Contents, SiteContext, SiteReport, schemas
 from fedapp.protocol.codec import encode
 from fedapp.protocol.messages import (
@@ -141,7 +140,7 @@ class SiteClient:
             with (
                 torch_threads(runtime.threads),
                 deterministic(runtime.deterministic),
-                features_in(self.features),
+                answers_cached_in(self.features),
             ):
                 if (task.sum is not None) != self.masks:
                     raise ProtocolError(
@@ -194,7 +193,7 @@ class SiteClient:
     def _done(self, task: Task, context: SiteContext, own: "Own") -> SiteReport:
         """Do the method's rule; return what it reports, as it may leave the site."""
         task = replace(task, own=own.ref)
-        with counting() as work:
+        with counting_work() as work:
             try:
                 report = self._reported(task, context)
             except Exception:
@@ -207,7 +206,7 @@ class SiteClient:
             report = self._clipped(task, report, context)
         if context.protection is not None and task.site != SERVER_SITE:
             report = protected(task, report, context, self.experiment.method, self.releases)
-            work = Worked()  # how many images it drew is its own affair
+            work = WorkCount()  # how many images it drew is its own affair
         told = _told(report.evaluations)
         metrics = {**report.metrics, **_noted(work, own.lost)}
         return replace(report, metrics=metrics, evaluations=told)
@@ -410,7 +409,7 @@ class Own:
         return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
 
 
-def _noted(done: Worked, lost: bool) -> dict[str, float]:
+def _noted(done: WorkCount, lost: bool) -> dict[str, float]:
     """Return the metrics that every method's reply has: what there is nothing of is left out."""
     counts = {STEPS: done.steps, IMAGES: done.images} if done.steps else {}
     return {**counts, **({MEMORY_LOST: 1} if lost else {})}

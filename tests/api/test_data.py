@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from fedapp import FedAppError, Federation, Site
 from fedapp.core.errors import DataError
-from fedapp.data.in_memory import GivenSites, digest_of, given, in_memory
+from fedapp.data.in_memory import GivenSites, digest_of, in_memory, registered
 
 ROWS = torch.arange(24, dtype=torch.float32).view(8, 3)
 LABELS = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
@@ -31,7 +31,7 @@ class Pictures(Dataset):
 
 
 def kept(federation):
-    return given(federation.settings["data.name"])
+    return registered(federation.settings["data.name"])
 
 
 def test_tensors_arrays_and_data_sets_are_the_same_data():
@@ -95,7 +95,7 @@ def test_equal_data_stay_as_long_as_one_holds_them():
 def test_what_nobody_holds_any_more_is_not_kept():
     name = Federation.dealt((ROWS * 7, LABELS)).settings["data.name"]
     with pytest.raises(DataError, match="given in memory: give the same data again"):
-        given(name)
+        registered(name)
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])

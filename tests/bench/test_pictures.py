@@ -10,7 +10,7 @@ import torch
 
 from bench.gain import anchors, by_seed, gain
 from bench.pictures import PANELS, SHOWN, accuracies, seed_by_seed
-from fedapp.learn.class_priors import class_mix, weighted
+from fedapp.learn.class_priors import class_mix, reweighted
 from fedapp.methods.um_pfssl.relation import relation
 from fedapp.reports.comparison.figures import png
 from tests.docs.pages import ROOT
@@ -157,7 +157,7 @@ def test_readmes_examples_are_what_the_code_computes():
     assert "0.9 · 0.8 + 0.1 · 0.6 = 0.78. Another, 0.3 sure and right on 90 %: 0.36." in README
     mix = class_mix(torch.tensor([3, 1]), torch.empty(0, 2))
     assert mix.tolist() == pytest.approx([0.7, 0.3])
-    answer = weighted(torch.tensor([[0.5, 0.5]]), mix)
+    answer = reweighted(torch.tensor([[0.5, 0.5]]), mix)
     assert answer.tolist() == [pytest.approx([0.7, 0.3])]
     assert (
         "3 cats and 1 dog has the frequencies 0.7 and 0.3" in README

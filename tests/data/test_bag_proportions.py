@@ -8,7 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp.data.bags import condition, fitted, noisy, proportions_of, too_little
+from fedapp.data.bag_proportions import (
+    condition_number,
+    proportionally_fitted,
+    proportions_of,
+    why_unidentifiable,
+    with_noise,
+)
 
 PI = torch.tensor([[0.6, 0.2, 0.2], [0.2, 0.6, 0.2], [0.2, 0.2, 0.6]], dtype=torch.float64)
 
@@ -33,14 +39,16 @@ def test_a_bag_of_each_class_is_the_identity() -> None:
 
 def test_the_condition_number_by_hand() -> None:
     """Eigenvalues 1, 0.4, 0.4 of a symmetric table; of a diagonal one its entries."""
-    assert condition(PI) == pytest.approx(2.5)
-    assert condition(torch.eye(4)) == pytest.approx(1)
-    assert condition(torch.diag(torch.tensor([4.0, 2.0]))) == pytest.approx(2)
+    assert condition_number(PI) == pytest.approx(2.5)
+    assert condition_number(torch.eye(4)) == pytest.approx(1)
+    assert condition_number(torch.diag(torch.tensor([4.0, 2.0]))) == pytest.approx(2)
 
 
 def test_a_class_that_occurs_in_no_bag_asks_nothing() -> None:
-    assert condition(torch.tensor([[0.8, 0.0, 0.2], [0.2, 0.0, 0.8]])) == pytest.approx(1 / 0.6)
-    assert condition(torch.zeros(2, 3)) == condition(torch.zeros(0, 3)) == 1
+    assert condition_number(torch.tensor([[0.8, 0.0, 0.2], [0.2, 0.0, 0.8]])) == pytest.approx(
+        1 / 0.6
+    )
+    assert condition_number(torch.zeros(2, 3)) == condition_number(torch.zeros(0, 3)) == 1
 
 
 @pytest.mark.parametrize(("rows", "says"), [
@@ -50,37 +58,37 @@ def test_a_class_that_occurs_in_no_bag_asks_nothing() -> None:
     ([[0.8, 0.2, 0.0], [0.0, 0.2, 0.8], [0.4, 0.2, 0.4]], "its 3 bags do not tell 3 classes apart"),
 ])  # fmt: skip
 def test_bags_that_do_not_tell_the_classes_apart(rows: list[list[float]], says: str) -> None:
-    assert condition(torch.tensor(rows)) == math.inf
-    wrong = too_little(torch.tensor(rows))
+    assert condition_number(torch.tensor(rows)) == math.inf
+    wrong = why_unidentifiable(torch.tensor(rows))
     assert wrong is not None and says in wrong[0] and "bags" in wrong[1]
 
 
 def test_bags_that_do_are_not_wrong() -> None:
-    assert too_little(PI) is None
+    assert why_unidentifiable(PI) is None
 
 
 # --- wrong proportions (FU5) ----------------------------------------------------------------------
 
 
 def test_without_noise_they_stay_as_they_are() -> None:
-    assert torch.equal(noisy(PI, 0.0, draw()), PI)
+    assert torch.equal(with_noise(PI, 0.0, draw()), PI)
 
 
 def test_noise_by_hand() -> None:
     """(2 g - 1) e + 1 with e = 0.5 and the generator's own first numbers."""
     g = draw(3).random((3, 3))
     wanted = PI.numpy() * (0.5 + g)
-    np.testing.assert_allclose(noisy(PI, 0.5, draw(3)).numpy(), wanted, rtol=1e-12)
+    np.testing.assert_allclose(with_noise(PI, 0.5, draw(3)).numpy(), wanted, rtol=1e-12)
 
 
 def test_little_noise_keeps_the_factors_between_0_8_and_1_2() -> None:
-    factors = torch.cat([noisy(PI, 0.2, draw(seed)) / PI for seed in range(200)])
+    factors = torch.cat([with_noise(PI, 0.2, draw(seed)) / PI for seed in range(200)])
     assert 0.8 <= factors.min() < 0.81 and 1.19 < factors.max() <= 1.2
 
 
 def test_much_noise_is_cut_to_shares_and_leaves_no_row_empty() -> None:
     """At e = 2 a factor is negative for one entry in four: all three of a row for one in 64."""
-    found = torch.stack([noisy(PI, 2.0, draw(seed)) for seed in range(300)])
+    found = torch.stack([with_noise(PI, 2.0, draw(seed)) for seed in range(300)])
     assert found.min() == 0 and found.max() == 1
     assert (found.sum(2) > 0).all()
     assert (found == PI).all(2).any()  # a row that would be 0 stays as it is
@@ -91,13 +99,15 @@ def test_much_noise_is_cut_to_shares_and_leaves_no_row_empty() -> None:
 
 def test_a_fit_by_hand() -> None:
     """Of odds ratio 4 there is one table with even sums: 1/3 and 1/6."""
-    table = fitted(np.array([[4.0, 1.0], [1.0, 1.0]]), np.full(2, 0.5), np.full(2, 0.5))
+    table = proportionally_fitted(
+        np.array([[4.0, 1.0], [1.0, 1.0]]), np.full(2, 0.5), np.full(2, 0.5)
+    )
     np.testing.assert_allclose(table, [[1 / 3, 1 / 6], [1 / 6, 1 / 3]], atol=1e-10)
 
 
 def test_a_table_that_fits_stays() -> None:
     table = np.array([[1.0, 2.0], [3.0, 4.0]])
-    np.testing.assert_allclose(fitted(table, table.sum(1), table.sum(0)), table)
+    np.testing.assert_allclose(proportionally_fitted(table, table.sum(1), table.sum(0)), table)
 
 
 @given(st.integers(1, 12), st.integers(1, 8), st.integers(0, 2**32 - 1))
@@ -107,7 +117,7 @@ def test_rows_and_columns_have_their_sums(bags: int, classes: int, seed: int) ->
     numbers = draw(seed)
     columns = np.append(numbers.integers(0, 5000, classes - 1), 7).astype(np.float64)
     rows = np.full(bags, columns.sum() / bags)
-    table = fitted(numbers.uniform(0.1, 10, (bags, classes)), rows, columns)
+    table = proportionally_fitted(numbers.uniform(0.1, 10, (bags, classes)), rows, columns)
     np.testing.assert_allclose(table.sum(1), rows, rtol=1e-9)
     np.testing.assert_allclose(table.sum(0), columns, rtol=1e-9)
     assert (table >= 0).all()

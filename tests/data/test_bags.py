@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from fedapp.core.errors import DataError
 from fedapp.core.settings import SplitSettings
-from fedapp.data.bags import condition, proportions_of
-from fedapp.data.parts import Bags
+from fedapp.data.bag_proportions import condition_number, proportions_of
 from fedapp.data.simulated_sites import SimulatedSites
-from fedapp.data.sites import SiteData
-from fedapp.data.split.bags import Bagged
+from fedapp.data.sites import Bags, SiteData
+from fedapp.data.split.bags import BagAssignment
 from fedapp.data.split.manifest import TRAIN, Manifest
 from fedapp.data.split.partition import partition
 from tests.data.test_sites import numbers, pool
@@ -33,7 +32,7 @@ def dealt(
     return manifest, SimulatedSites(images, manifest, CPU, prior_noise=settings.prior_noise)
 
 
-def bagged(manifest: Manifest) -> Bagged:
+def bagged(manifest: Manifest) -> BagAssignment:
     assert manifest.bagged is not None
     return manifest.bagged
 
@@ -142,7 +141,7 @@ def test_dominant_bags_of_ten_classes_tell_them_apart(bags: int, least: float, m
     labels = torch.arange(9_600) % 10
     split = SplitSettings(num_clients=1, bags=bags, bag_mix="dominant", deal="iid")
     found = [
-        condition(proportions_of(bagged(partition(labels, split, seed, "x")).counts[0]))
+        condition_number(proportions_of(bagged(partition(labels, split, seed, "x")).counts[0]))
         for seed in range(5)
     ]
     assert least < min(found) and max(found) < most
@@ -206,7 +205,7 @@ def test_how_much_bags_tell_is_said_in_a_line() -> None:
     nobody, nothing = np.empty(0, np.int32), np.empty((0, 2), np.int32)
 
     def said(*counts: NDArray[np.int32]) -> str:
-        return Bagged(nobody, nothing, np.stack(counts)).in_words()
+        return BagAssignment(nobody, nothing, np.stack(counts)).describe()
 
     assert said(eye, eye) == (
         "bags: 3 at each of 2 sites; condition number of their class proportions 1"
@@ -268,7 +267,7 @@ def test_a_saved_split_keeps_its_bags(tmp_path: Path, mix: str) -> None:
 def test_bags_count_in_the_digest_and_fall_away_where_labels_are_revealed() -> None:
     manifest, _ = dealt()
     known = bagged(manifest)
-    turned = Bagged(
+    turned = BagAssignment(
         np.where(known.bag >= 0, 3 - known.bag, -1).astype(np.int32),
         known.repeats,
         known.counts[:, ::-1].copy(),
@@ -306,5 +305,5 @@ def test_bags_that_do_not_fit_the_split_are_refused(wrong: str) -> None:
     elif wrong == "classes":
         counts = counts[:, :, 1:]
     with pytest.raises(DataError, match=r"manifest: .*bag.*: make the split again") as caught:
-        replace(manifest, bagged=Bagged(bag, repeats, counts))
+        replace(manifest, bagged=BagAssignment(bag, repeats, counts))
     assert "\n" not in str(caught.value)

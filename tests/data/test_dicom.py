@@ -239,7 +239,7 @@ def test_only_what_shows_the_pixels_is_read(tmp_path, monkeypatch):
     seen, stored = [], reader._stored
     monkeypatch.setattr(reader, "_stored", lambda header: seen.append(header) or stored(header))
     read_dicom(dicom(tmp_path / "a.dcm", VALUES))
-    assert {element.keyword for element in seen[0]} <= {*reader._READ}
+    assert {element.keyword for element in seen[0]} <= {*reader._TAGS_READ}
     assert PATIENT not in str(seen[0]) and "4711" not in str(seen[0])
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedapp.core.errors import ConfigError, DataError
 from fedapp.core.settings import SplitSettings
-from fedapp.data.split.exact import _spread, pairs_of_classes
+from fedapp.data.split.exact import _evenly_spaced, pairs_of_classes
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.data.split.partition import partition
 from fedapp.experiment.config import load_experiment
@@ -155,14 +155,17 @@ def test_pairs_are_of_two_classes_and_evenly_drawn(classes, sites):
 
 def test_a_mask_is_spread_evenly():
     for site in range(3):
-        assert _spread(10, 0.5, site, 5).tolist() == [False, True] * 5
-        assert _spread(500, 0.15, site, 10).sum() == 75 and _spread(3, 0.0, site, 3).sum() == 0
-        assert _spread(4, 1.0, site, 4).all() and len(_spread(0, 0.5, site, 0)) == 0
+        assert _evenly_spaced(10, 0.5, site, 5).tolist() == [False, True] * 5
+        assert (
+            _evenly_spaced(500, 0.15, site, 10).sum() == 75
+            and _evenly_spaced(3, 0.0, site, 3).sum() == 0
+        )
+        assert _evenly_spaced(4, 1.0, site, 4).all() and len(_evenly_spaced(0, 0.5, site, 0)) == 0
 
 
 def test_fewer_labels_than_classes_begin_a_class_further_on_at_each_site():
     """By hand: two samples of each of three classes, one label a site."""
-    found = [np.flatnonzero(_spread(6, 1 / 6, site, 3)).tolist() for site in range(4)]
+    found = [np.flatnonzero(_evenly_spaced(6, 1 / 6, site, 3)).tolist() for site in range(4)]
     assert found == [[5], [3], [1], [5]]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedapp.core.settings import SHIFT_KINDS, SplitSettings
-from fedapp.data.feature_shift import Shift, apply, draw_shift, shifted
+from fedapp.data.feature_shift import FeatureShift, apply_shift, draw_shift, shift_sites
 from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.split.partition import partition
 from fedapp.site.federation import federation_of
@@ -32,22 +32,24 @@ def dot(row: int, column: int, side: int = 9) -> torch.Tensor:
 
 def test_no_amounts_change_nothing() -> None:
     images = noisy()
-    assert torch.equal(apply(images, Shift(), grain()), images)
-    assert draw_shift(3, 1, 0.0, SHIFT_KINDS) == Shift()
+    assert torch.equal(apply_shift(images, FeatureShift(), grain()), images)
+    assert draw_shift(3, 1, 0.0, SHIFT_KINDS) == FeatureShift()
 
 
 def test_rotation_by_hand() -> None:
     """A quarter turn counter-clockwise takes what is right of the middle to above it."""
-    turned = apply(dot(4, 6), Shift(rotation=90), grain())
+    turned = apply_shift(dot(4, 6), FeatureShift(rotation=90), grain())
     assert torch.equal(turned, dot(2, 4))
     images = noisy()
-    assert torch.equal(apply(images, Shift(rotation=-90), grain()), images.rot90(-1, (2, 3)))
+    assert torch.equal(
+        apply_shift(images, FeatureShift(rotation=-90), grain()), images.rot90(-1, (2, 3))
+    )
 
 
 def test_rotation_is_bilinear() -> None:
     """About the middle of 8 x 8 pixels, at (3.5, 3.5); (3, 3) then comes from between four."""
     images = dot(3, 3, side=8)
-    turned = apply(images, Shift(rotation=45), grain())
+    turned = apply_shift(images, FeatureShift(rotation=45), grain())
     # From column 3.5, row 3.5 - sqrt(0.5): 0.5 across, and row 3 has 1 - 0.2071 of row 2 to 3.
     assert turned[0, 0, 3, 3] == round(200 * 0.5 * (1 - (3 - (3.5 - math.sqrt(0.5)))))
 
@@ -57,30 +59,38 @@ def test_rotation_is_bilinear() -> None:
 def test_rotation_and_blur_leave_no_frame(level: int, degrees: float) -> None:
     """An even image stays even up to its corners; so black backgrounds stay black."""
     images = torch.full((2, 3, 9, 12), level, dtype=torch.uint8)
-    assert torch.equal(apply(images, Shift(rotation=degrees, blur=1.5), grain()), images)
+    assert torch.equal(
+        apply_shift(images, FeatureShift(rotation=degrees, blur=1.5), grain()), images
+    )
 
 
 def test_brightness_and_contrast_by_hand() -> None:
     images = torch.tensor([0, 100, 127, 128, 255], dtype=torch.uint8).view(5, 1, 1, 1)
     images = images.expand(5, 1, 8, 8)
 
-    def levels(shift: Shift) -> list[int]:
-        return apply(images, shift, grain())[:, 0, 3, 3].tolist()
+    def levels(shift: FeatureShift) -> list[int]:
+        return apply_shift(images, shift, grain())[:, 0, 3, 3].tolist()
 
-    assert levels(Shift(brightness=0.2)) == [51, 151, 178, 179, 255]
-    assert levels(Shift(brightness=-0.4)) == [0, 0, 25, 26, 153]
-    assert levels(Shift(contrast=2.0)) == [0, 72, 126, 128, 255]  # 72.5, 126.5, 128.5: to even
+    assert levels(FeatureShift(brightness=0.2)) == [51, 151, 178, 179, 255]
+    assert levels(FeatureShift(brightness=-0.4)) == [0, 0, 25, 26, 153]
+    assert levels(FeatureShift(contrast=2.0)) == [
+        0,
+        72,
+        126,
+        128,
+        255,
+    ]  # 72.5, 126.5, 128.5: to even
     # Rounded and clamped once: what one step takes above 255, the next takes back.
-    assert levels(Shift(contrast=2.0, brightness=-0.4)) == [0, 0, 24, 26, 255]
+    assert levels(FeatureShift(contrast=2.0, brightness=-0.4)) == [0, 0, 24, 26, 255]
 
 
 def test_blur_by_hand() -> None:
     """Sigma 0.3 reaches one pixel: weights 1 and exp(-1 / 0.18) = 0.003866, their sum 1.007732."""
-    blurred = apply(dot(4, 4), Shift(blur=0.3), grain())
+    blurred = apply_shift(dot(4, 4), FeatureShift(blur=0.3), grain())
     middle, side = 1 / 1.007732, 0.003866 / 1.007732
     assert blurred[0, 0, 4, 4] == round(200 * middle**2)
     assert blurred[0, 0, 3, 4] == blurred[0, 0, 4, 5] == round(200 * middle * side)
-    wide = apply(dot(4, 4), Shift(blur=1.5), grain())
+    wide = apply_shift(dot(4, 4), FeatureShift(blur=1.5), grain())
     assert torch.equal(wide, wide.flip(2)) and torch.equal(wide, wide.transpose(2, 3))
     assert abs(int(wide.sum()) - 200) < 40.5  # 81 pixels rounded by at most half a level each
 
@@ -92,7 +102,7 @@ def test_noise_has_its_standard_deviation() -> None:
     rate below 1e-8 over seeds (the seed is fixed). Rounding adds 1/12 to the variance.
     """
     images = torch.full((16, 1, 64, 64), 128, dtype=torch.uint8)
-    noise = apply(images, Shift(noise=0.1), grain()).double() - 128
+    noise = apply_shift(images, FeatureShift(noise=0.1), grain()).double() - 128
     assert abs(float(noise.mean())) < 6 * 25.5 / 256
     assert abs(float(noise.var()) / (25.5**2 + 1 / 12) - 1) < 6 * math.sqrt(2) / 256
     assert not torch.equal(noise[0], noise[1])  # every image has its own
@@ -100,20 +110,20 @@ def test_noise_has_its_standard_deviation() -> None:
 
 def test_chunks_leave_no_trace() -> None:
     """More images than are changed at a time: each is changed as it is alone, noise apart."""
-    images, shift = noisy(300), Shift(20.0, 0.1, 1.3, 0.7)
-    together = apply(images, shift, grain())
-    assert torch.equal(together[290:], apply(images[290:], shift, grain()))
-    assert len(apply(images[:0], shift, grain())) == 0
+    images, shift = noisy(300), FeatureShift(20.0, 0.1, 1.3, 0.7)
+    together = apply_shift(images, shift, grain())
+    assert torch.equal(together[290:], apply_shift(images[290:], shift, grain()))
+    assert len(apply_shift(images[:0], shift, grain())) == 0
 
 
 def test_the_number_of_threads_leaves_no_trace() -> None:
-    images, shift = noisy(300), Shift(20.0, 0.1, 1.3, 0.7, 0.05)
+    images, shift = noisy(300), FeatureShift(20.0, 0.1, 1.3, 0.7, 0.05)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        one = apply(images, shift, grain())
+        one = apply_shift(images, shift, grain())
         torch.set_num_threads(3)
-        assert torch.equal(apply(images, shift, grain()), one)
+        assert torch.equal(apply_shift(images, shift, grain()), one)
     finally:
         torch.set_num_threads(before)
 
@@ -136,7 +146,7 @@ def test_amounts_fill_their_ranges() -> None:
 def test_an_amount_depends_on_its_kind_and_site_alone() -> None:
     alone = draw_shift(5, 2, 1.0, ["blur"])
     assert alone.blur == draw_shift(5, 2, 1.0, SHIFT_KINDS).blur
-    assert replace(alone, blur=0.0) == Shift()
+    assert replace(alone, blur=0.0) == FeatureShift()
     half = draw_shift(5, 2, 0.5, SHIFT_KINDS)
     whole = draw_shift(5, 2, 1.0, SHIFT_KINDS)
     assert (half.rotation, half.noise) == (whole.rotation / 2, whole.noise / 2)
@@ -146,13 +156,15 @@ def test_an_amount_depends_on_its_kind_and_site_alone() -> None:
 
 def test_a_pool_is_changed_site_by_site() -> None:
     images, site = noisy(40), np.arange(40, dtype=np.int32) % 3
-    assert shifted(images, site, 7, 0.0, SHIFT_KINDS) is images
+    assert shift_sites(images, site, 7, 0.0, SHIFT_KINDS) is images
     kinds = ("rotation", "contrast")
-    changed = shifted(images, site, 7, 0.8, kinds)
+    changed = shift_sites(images, site, 7, 0.8, kinds)
     for k in range(3):
         mine = images[site == k]
-        assert torch.equal(changed[site == k], apply(mine, draw_shift(7, k, 0.8, kinds), grain()))
-    grained = [shifted(images, site, 7, 0.8, ["noise"]) for _ in range(2)]
+        assert torch.equal(
+            changed[site == k], apply_shift(mine, draw_shift(7, k, 0.8, kinds), grain())
+        )
+    grained = [shift_sites(images, site, 7, 0.8, ["noise"]) for _ in range(2)]
     assert torch.equal(*grained) and not torch.equal(grained[0], images)
 
 
@@ -176,7 +188,7 @@ def test_every_part_of_a_site_is_changed_alike_and_its_fingerprint_with_it() -> 
         assert old.fingerprint != new.fingerprint
         shift = draw_shift(1, k, 0.5, SplitSettings().kinds)
         for part in ("labelled", "unlabelled", "val", "test"):
-            assert torch.equal(getattr(new, part), apply(getattr(old, part), shift, grain()))
+            assert torch.equal(getattr(new, part), apply_shift(getattr(old, part), shift, grain()))
         assert torch.equal(new.labels, old.labels) and new.mean == old.mean
 
 

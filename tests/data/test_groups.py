@@ -18,7 +18,13 @@ from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.arrays import read_arrays
 from fedapp.data.datasets import load_dataset
 from fedapp.data.inputs import DataSet
-from fedapp.data.split.groups import alike, check_patients, in_words, numbered, tied
+from fedapp.data.split.groups import (
+    check_patients,
+    describe_copies,
+    equal_inputs,
+    joined_groups,
+    patient_numbers,
+)
 from fedapp.data.split.manifest import TEST, TRAIN, Manifest
 from fedapp.data.split.manifest import TEST as TESTS
 from fedapp.data.split.partition import partition
@@ -34,8 +40,8 @@ from tests.small import small
 
 
 def test_numbers_by_hand():
-    assert numbered(["b", "a", "b", "c"], 4).tolist() == [1, 0, 1, 2]
-    assert numbered([10, 2, 10], 3).tolist() == [0, 1, 0]
+    assert patient_numbers(["b", "a", "b", "c"], 4).tolist() == [1, 0, 1, 2]
+    assert patient_numbers([10, 2, 10], 3).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +55,7 @@ def test_numbers_by_hand():
 )
 def test_what_is_refused(given, says):
     with pytest.raises(DataError, match=says):
-        numbered(given, 3)
+        patient_numbers(given, 3)
 
 
 @given(st.integers(0, 1000), st.sampled_from(("dirichlet", "iid")))
@@ -149,11 +155,11 @@ def apart(manifest, groups):
 
 
 def test_what_is_alike_and_what_is_tied():
-    assert alike(torch.tensor([[1.0, 2], [3, 4], [1, 2]])).tolist() == [0, 1, 0]
-    assert alike(torch.tensor([[1.0, 2], [3, 4]])) is None
-    assert alike(torch.zeros(3, 2)).tolist() == [0, 0, 0]
+    assert equal_inputs(torch.tensor([[1.0, 2], [3, 4], [1, 2]])).tolist() == [0, 1, 0]
+    assert equal_inputs(torch.tensor([[1.0, 2], [3, 4]])) is None
+    assert equal_inputs(torch.zeros(3, 2)).tolist() == [0, 0, 0]
     patients, copies = np.array([0, 0, 1, 2, 3]), np.array([0, 1, 1, 2, 3])
-    assert tied(patients, copies).tolist() == [0, 0, 0, 1, 2]  # by way of the third
+    assert joined_groups(patients, copies).tolist() == [0, 0, 0, 1, 2]  # by way of the third
 
 
 @pytest.mark.parametrize("deal", ["dirichlet", "iid", "two_classes", "majority"])
@@ -242,8 +248,10 @@ def test_rows_of_a_table_may_be_equal():
         torch.tensor(rows), torch.tensor(CLASSES), ("a", "b", "c"), (0.0,) * 4, (1.0,) * 4
     )
     assert sites._together(pool, "memory:x", SplitSettings(), None) is None
-    assert in_words(2, 9, images=False).startswith("2 of 9 test inputs have the same numbers")
-    assert in_words(0, 9, images=True) == ""
+    assert describe_copies(2, 9, images=False).startswith(
+        "2 of 9 test inputs have the same numbers"
+    )
+    assert describe_copies(0, 9, images=True) == ""
 
 
 def test_one_class_alone_is_refused_on_every_path(tmp_path):

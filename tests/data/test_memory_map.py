@@ -8,7 +8,7 @@ import torch
 
 from fedapp.core.errors import DataError
 from fedapp.data import memory_map as memory_map
-from fedapp.data.memory_map import allocated, gathered
+from fedapp.data.memory_map import allocate, gather_rows
 from tests.own import agreed, read_site, three_sites
 
 
@@ -50,14 +50,14 @@ def test_rows_are_gathered_in_their_order(on_disk):
     for kind in (torch.uint8, torch.float32):
         inputs = torch.arange(600, dtype=kind).view(200, 3)
         rows = [*range(199, 0, -1), 7]
-        assert torch.equal(gathered(inputs, rows), inputs[rows])
-        assert gathered(inputs, []).shape == (0, 3)
+        assert torch.equal(gather_rows(inputs, rows), inputs[rows])
+        assert gather_rows(inputs, []).shape == (0, 3)
 
 
 def test_what_is_small_stays_in_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     monkeypatch.setattr(memory_map, "IN_MEMORY", 12)
-    assert allocated((3, 4)).shape == (3, 4)
+    assert allocate((3, 4)).shape == (3, 4)
 
 
 def test_a_full_disk_is_said_before_anything_is_read(on_disk, monkeypatch):
@@ -67,4 +67,4 @@ def test_a_full_disk_is_said_before_anything_is_read(on_disk, monkeypatch):
     monkeypatch.setattr(memory_map.os, "posix_fallocate", full)
     said = r"no room for 1.0 MB of decoded images \(No space left on device\): free some, or set"
     with pytest.raises(DataError, match=said):
-        allocated((1000, 1000))
+        allocate((1000, 1000))

@@ -7,8 +7,7 @@ import pytest
 from fedapp.core.errors import ConfigError
 from fedapp.core.settings import SplitSettings
 from fedapp.data.own import Kind, OwnDataError, list_own
-from fedapp.data.parts import Bags
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import Bags, SiteData
 from fedapp.experiment.config import load_experiment
 from fedapp.site.federation import federation_of
 from tests.flower.results import loopback, rows

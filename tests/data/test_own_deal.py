@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedapp.core.settings import SplitSettings
 from fedapp.data.own import Entry
-from fedapp.data.own.train_test_split import ASIDE, TEST, TRAIN, VAL, deal, together
-from fedapp.data.split.groups import content_of
+from fedapp.data.own.train_test_split import ASIDE, TEST, TRAIN, VAL, deal, groups_dealt_together
+from fedapp.data.split.groups import content_digest
 
 SHARES = SplitSettings()
 
@@ -194,8 +194,12 @@ def test_groups_that_are_tied_to_a_third_are_one():
     """p1 and p2 share image x, p2 and p3 image y: all three are dealt as one, and p4 is not."""
     entries = [entry(f"{k}.png", group=f"p{1 + k // 2}") for k in range(8)]
     contents = ["", "x", "x", "y", "y", "", "", ""]
-    assert together(entries, contents) == (("group", "p1"),) * 6 + (("group", "p4"),) * 2
-    assert together(entries[::-1], contents[::-1])[::-1] == together(entries, contents)
+    assert (
+        groups_dealt_together(entries, contents) == (("group", "p1"),) * 6 + (("group", "p4"),) * 2
+    )
+    assert groups_dealt_together(entries[::-1], contents[::-1])[::-1] == groups_dealt_together(
+        entries, contents
+    )
     parts = deal([*entries, *many(30)], SHARES, 0, "north", [*contents, *[""] * 30])
     assert len(set(parts[:6])) == 1
 
@@ -219,6 +223,6 @@ def test_a_split_of_the_sites_own_stands_for_copies_too():
 
 def test_contents_differ_by_pixel_and_by_shape():
     image = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8)
-    assert content_of(image) == content_of(image.clone())
-    assert content_of(image.permute(0, 2, 1)) != content_of(image)
-    assert content_of(torch.zeros(1, 8, 16)) != content_of(torch.zeros(1, 16, 8))
+    assert content_digest(image) == content_digest(image.clone())
+    assert content_digest(image.permute(0, 2, 1)) != content_digest(image)
+    assert content_digest(torch.zeros(1, 8, 16)) != content_digest(torch.zeros(1, 16, 8))

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fedapp.core.errors import DataError
-from fedapp.data.parts import Bags, Part
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import Bags, Part, SiteData
 
 THREE = torch.arange(12).view(3, 4).float()
 

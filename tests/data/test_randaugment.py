@@ -7,7 +7,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
 from fedapp.data import randaugment as op
-from fedapp.data.randaugment import GEOMETRY, GREY, PIXELS, Act, affine, move, take
+from fedapp.data.randaugment import GEOMETRY, GREY, PIXELS, PixelOperation, affine, move, take
 from tests.data.by_pillow import POOL, pillows, through_pillow
 
 RANGES = {act.__name__: (act, low, high) for act, low, high in PIXELS}
@@ -65,7 +65,9 @@ def levels(name: str) -> list[int]:
         (op.identity, 0, [0, 100, 255], [0, 100, 255]),
     ],
 )
-def test_values_by_hand(act: Act, level: int, before: list[int], after: list[int]) -> None:
+def test_values_by_hand(
+    act: PixelOperation, level: int, before: list[int], after: list[int]
+) -> None:
     assert act(grey(before), at(level)).tolist() == grey(after).tolist()
 
 
@@ -140,7 +142,7 @@ def test_places_by_hand(name: str, level: int, after: list[list[int]]) -> None:
         (op.solarize, 256),
     ],
 )
-def test_neutral_levels_change_nothing(act: Act, level: int, channels: int) -> None:
+def test_neutral_levels_change_nothing(act: PixelOperation, level: int, channels: int) -> None:
     image = samples(channels)
     assert torch.equal(act(image, at(level, len(image))), image)
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from fedapp.core.errors import DataError
 from fedapp.core.settings import SplitSettings
 from fedapp.data.inputs import DataSet, normalise
-from fedapp.data.parts import Bags, Part
 from fedapp.data.simulated_sites import SimulatedSites
-from fedapp.data.sites import Audit, SiteData
+from fedapp.data.sites import Audit, Bags, Part, SiteData
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.data.split.partition import partition
 

@@ -11,8 +11,8 @@ from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.sites import Audit
 from fedapp.data.split.manifest import TRAIN, Manifest
 from fedapp.data.split.partition import partition
+from fedapp.learn.metrics import count_pseudo_labels
 from fedapp.learn.networks.mlp import MLPSettings
-from fedapp.learn.pseudo_label_counts import counted
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.simulation.loopback import run_loopback
 from tests.small import small
@@ -53,7 +53,7 @@ def test_by_hand():
     audit = Audit(torch.tensor([0, UNKNOWN, 2, 1]))
     assert audit.pseudo_label_errors(torch.tensor([0, 1, 1, 1])) == (1, 3)
     assert audit.pseudo_label_errors(torch.tensor([2, 2]), torch.tensor([1, 2])) == (0, 1)
-    found = counted(torch.eye(3)[[0, 1, 1, 1]], audit)
+    found = count_pseudo_labels(torch.eye(3)[[0, 1, 1, 1]], audit)
     assert (found.by_class, found.wrong_by_class) == ((1, 3, 0), ())
 
 

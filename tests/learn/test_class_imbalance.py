@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedapp.core.rng import torch_stream
-from fedapp.data.parts import Part
-from fedapp.learn.class_imbalance import AdjustedCrossEntropy, Shift, evenly, mix_as_drawn
-from fedapp.learn.objectives import Work, fixmatch, supervised
+from fedapp.data.sites import Part
+from fedapp.learn.class_imbalance import (
+    AdjustedCrossEntropy,
+    LogitAdjustment,
+    balanced_indices,
+    class_mix_as_sampled,
+)
+from fedapp.learn.objectives import LocalTraining, fixmatch, supervised
 from tests.methods.conformance import data_of, digits_like
 
 EVEN_HAND = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1])
@@ -24,7 +29,7 @@ def work(labels, uneven="plain", unlabelled=0, epochs=1, repeat=1):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     data = data_of(len(labels), unlabelled)
     data = data.with_parts(labelled=Part(digits_like(len(labels), 1), torch.tensor(labels)))
-    return Work(
+    return LocalTraining(
         model=model,
         data=data,
         normalise=lambda images: images.float() / 255,
@@ -42,14 +47,14 @@ def labels_of(steps):
 
 def test_the_draw_by_hand():
     """Eight draws of two classes: four each, the only image of class 1 four times."""
-    drawn = evenly(EVEN_HAND, 8, torch_stream(0, "a"))
+    drawn = balanced_indices(EVEN_HAND, 8, torch_stream(0, "a"))
     assert (drawn == 7).sum() == 4 and len(set(drawn[drawn != 7].tolist())) == 4
 
 
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(0, 40))
 def test_every_class_that_occurs_is_drawn_as_often(labels, count):
     own = torch.tensor(labels, dtype=torch.int64)
-    drawn = evenly(own, count, torch_stream(1, "b"))
+    drawn = balanced_indices(own, count, torch_stream(1, "b"))
     assert len(drawn) == (count if labels else 0)
     if labels:
         of = torch.bincount(own[drawn], minlength=5)[own.unique()]
@@ -61,23 +66,23 @@ def test_every_class_that_occurs_is_drawn_as_often(labels, count):
 
 def test_classes_that_are_even_already_are_drawn_once_each():
     own = torch.tensor([2, 0, 1, 1, 0, 2])
-    assert sorted(evenly(own, 6, torch_stream(2, "c")).tolist()) == list(range(6))
+    assert sorted(balanced_indices(own, 6, torch_stream(2, "c")).tolist()) == list(range(6))
 
 
 def test_the_shift_by_hand():
     """Three of four images and one, an image spread over both: pi = (3.5, 1.5) / 5."""
-    mix = mix_as_drawn(torch.tensor([0, 0, 0, 1]), 2, "adjusted")
+    mix = class_mix_as_sampled(torch.tensor([0, 0, 0, 1]), 2, "adjusted")
     assert mix.tolist() == pytest.approx([0.7, 0.3])
-    shift = Shift(tuple(mix.log().tolist()))
+    shift = LogitAdjustment(tuple(mix.log().tolist()))
     assert shift(torch.zeros(1, 2))[0].tolist() == pytest.approx([math.log(0.7), math.log(0.3)])
     loss = AdjustedCrossEntropy(shift)(nn.Identity(), torch.zeros(2, 2), torch.tensor([0, 1]))
     assert loss.item() == pytest.approx(-(math.log(0.7) + math.log(0.3)) / 2)
 
 
 def test_a_mix_as_drawn_is_even_over_the_classes_that_occur():
-    mix = mix_as_drawn(EVEN_HAND, 3, "balanced")
+    mix = class_mix_as_sampled(EVEN_HAND, 3, "balanced")
     assert mix.tolist() == pytest.approx([(4 + 1 / 3) / 9, (4 + 1 / 3) / 9, 1 / 27])
-    assert mix_as_drawn(EVEN_HAND, 3, "plain")[0].item() == pytest.approx((7 + 1 / 3) / 9)
+    assert class_mix_as_sampled(EVEN_HAND, 3, "plain")[0].item() == pytest.approx((7 + 1 / 3) / 9)
 
 
 def test_an_even_mix_adjusts_nothing():
@@ -121,7 +126,9 @@ def test_the_adjusted_loss_reaches_the_labelled_half_of_fixmatch_alone():
 
 
 def test_equal_losses_are_equal_and_a_site_without_labels_has_none():
-    assert AdjustedCrossEntropy(Shift((0.0,))) == AdjustedCrossEntropy(Shift((0.0,)))
+    assert AdjustedCrossEntropy(LogitAdjustment((0.0,))) == AdjustedCrossEntropy(
+        LogitAdjustment((0.0,))
+    )
     empty = replace(work([0]), data=data_of(0, 3), uneven="adjusted")
     assert not empty.shift.values and not list(supervised(empty))
     assert not len(replace(empty, uneven="balanced").drawn())

@@ -6,14 +6,14 @@ import torch
 from scipy.stats import dirichlet_multinomial
 
 from fedapp.learn.class_priors import (
-    FEW_ALIKE,
-    alike,
+    UNINFORMATIVE_STRENGTH,
     class_mix,
     mean_mix,
     mean_mix_of_sums,
     mixture_weights,
+    reweighted,
+    same_class_pair_sums,
     site_mix,
-    weighted,
 )
 
 NONE = torch.empty(0, 2)
@@ -80,7 +80,7 @@ GIVEN_CLASS = doubles([0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8])
 
 def seen(features):
     """The answers of a model for which all classes are equally frequent."""
-    return weighted(GIVEN_CLASS.T[features], torch.ones(3))
+    return reweighted(GIVEN_CLASS.T[features], torch.ones(3))
 
 
 def test_em_is_where_the_likelihood_with_the_even_images_is_highest():
@@ -125,12 +125,12 @@ def test_a_mix_sums_to_1_and_rules_no_class_out(counts):
 
 def test_a_uniform_mix_changes_no_answer():
     answers = doubles([0.7, 0.2, 0.1], [0, 0, 1])
-    torch.testing.assert_close(weighted(answers, torch.full((3,), 1 / 3)), answers)
+    torch.testing.assert_close(reweighted(answers, torch.full((3,), 1 / 3)), answers)
 
 
 def test_an_answer_times_the_mix_by_hand():
     """(0.5 * 0.8, 0.5 * 0.2) and (0.2 * 0.8, 0.8 * 0.2), each over its sum."""
-    found = weighted(doubles([0.5, 0.5], [0.2, 0.8]), doubles(0.8, 0.2))
+    found = reweighted(doubles([0.5, 0.5], [0.2, 0.8]), doubles(0.8, 0.2))
     torch.testing.assert_close(found, doubles([0.8, 0.2], [0.5, 0.5]))
 
 
@@ -205,7 +205,7 @@ def test_no_class_is_ruled_out():
     assert found.min() > 0 and found.sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("sites", "least"), [(2, FEW_ALIKE), (20, 50)])
+@pytest.mark.parametrize(("sites", "least"), [(2, UNINFORMATIVE_STRENGTH), (20, 50)])
 def test_mixes_that_are_all_alike_are_worth_much(sites, least):
     """Shares 1/4 and 3/4 everywhere: the mean is that, but for an image of each class."""
     found = mean_mix(torch.tensor([[100, 300]] * sites))
@@ -213,7 +213,7 @@ def test_mixes_that_are_all_alike_are_worth_much(sites, least):
     shares = [(100 * sites + 1) / total, (300 * sites + 1) / total]
     assert (found / found.sum()).tolist() == pytest.approx(shares)
     assert found.sum() > least
-    assert found.sum() <= 1000 - FEW_ALIKE + 1e-6
+    assert found.sum() <= 1000 - UNINFORMATIVE_STRENGTH + 1e-6
 
 
 def test_more_sites_that_are_alike_say_it_more_surely():
@@ -252,11 +252,11 @@ def test_the_strength_is_the_likeliest_of_the_dirichlet_multinomial():
 
     def score(s):
         seen = sum(dirichlet_multinomial.logpmf(row, s * mean, row.sum()) for row in counts.numpy())
-        return seen - np.log(s / FEW_ALIKE) ** 2 / 2
+        return seen - np.log(s / UNINFORMATIVE_STRENGTH) ** 2 / 2
 
     best = max(np.logspace(-1, 3, 81), key=score)
     assert 6 < best < 500
-    assert float(mean_mix(counts).sum()) == pytest.approx(best - FEW_ALIKE)
+    assert float(mean_mix(counts).sum()) == pytest.approx(best - UNINFORMATIVE_STRENGTH)
 
 
 @pytest.mark.parametrize("counts", [[[8, 2]], [[8, 2], [8, 2], [8, 2]]])
@@ -266,14 +266,16 @@ def test_few_sites_tell_the_share_of_equal_pairs_no_closer_than_a_hundredth(coun
     The most likely strength by hand, over the same grid.
     """
     known = torch.tensor(counts)
-    sums = [sum(of) for of in zip(*map(alike, known), strict=True)]
+    sums = [sum(of) for of in zip(*map(same_class_pair_sums, known), strict=True)]
     b, a, *_ = sums
     mean = (known.sum(0).double() + 1) / (int(known.sum()) + 2)
     best, most = 0.0, -np.inf
     for strength in np.logspace(-1, 3, 81):
         q = (strength * float(mean.square().sum()) + 1) / (strength + 1)
-        score = -(np.log(strength / FEW_ALIKE) ** 2) / 2 - (a / b - q) ** 2 / (2 * 1e-4)
+        score = -(np.log(strength / UNINFORMATIVE_STRENGTH) ** 2) / 2 - (a / b - q) ** 2 / (
+            2 * 1e-4
+        )
         best, most = (strength, score) if score > most else (best, most)
     found = mean_mix_of_sums(known.sum(0), sums)
-    torch.testing.assert_close(found, mean * max(best - FEW_ALIKE, 0))
+    torch.testing.assert_close(found, mean * max(best - UNINFORMATIVE_STRENGTH, 0))
     assert bool(found.sum() > 0)  # so that it says something

@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 from torchvision.models import get_model
 
 from fedapp.core.errors import ConfigError
-from fedapp.learn.frozen_answers import PIECE, Recalled
+from fedapp.learn.frozen_answers import INPUTS_PER_CALL, CachedAnswers
 from fedapp.learn.networks import build_model, initial_params, network_settings
 from fedapp.learn.networks._body import _built, _cut_off, trained_modules, width
 from fedapp.learn.networks._weights import read_record
@@ -117,9 +117,9 @@ def test_each_image_is_asked_once_and_in_any_company_the_bits_are_the_same():
         asked.append(len(x))
         return x.flatten(1)[:, :2] * 3
 
-    recalled, x = Recalled(answer, 2), pictures(40)
+    recalled, x = CachedAnswers(answer, 2), pictures(40)
     assert torch.equal(recalled(x), x.flatten(1)[:, :2] * 3)
-    assert asked == [PIECE] * 3  # 40 in pieces of 16, the last filled up
+    assert asked == [INPUTS_PER_CALL] * 3  # 40 in pieces of 16, the last filled up
     assert torch.equal(recalled(x.flip(0)), recalled(x).flip(0)) and len(asked) == 3
     assert torch.equal(recalled(x[[0, 0]]), recalled(x[:1]).expand(2, -1))
     other = x[:1].clone()
@@ -128,9 +128,9 @@ def test_each_image_is_asked_once_and_in_any_company_the_bits_are_the_same():
 
 
 def test_what_is_too_much_is_asked_again(monkeypatch):
-    monkeypatch.setattr("fedapp.learn.frozen_answers.MOST", 5)
+    monkeypatch.setattr("fedapp.learn.frozen_answers.MAX_CACHED_NUMBERS", 5)
     asked = []
-    recalled = Recalled(lambda x: (asked.append(len(x)), x.flatten(1)[:, :3])[1], 3)
+    recalled = CachedAnswers(lambda x: (asked.append(len(x)), x.flatten(1)[:, :3])[1], 3)
     for _ in range(2):
         recalled(pictures(1))
         recalled(pictures(3)[1:])
@@ -139,9 +139,9 @@ def test_what_is_too_much_is_asked_again(monkeypatch):
 
 def test_a_frozen_networks_bits_do_not_depend_on_who_else_is_asked():
     x = pictures(20)
-    whole = Recalled(built()._held.body, 1024)(x)
+    whole = CachedAnswers(built()._held.body, 1024)(x)
     for some in (torch.arange(20).flip(0), torch.tensor([7]), torch.tensor([19, 3, 4])):
-        assert torch.equal(Recalled(built()._held.body, 1024)(x[some]), whole[some])
+        assert torch.equal(CachedAnswers(built()._held.body, 1024)(x[some]), whole[some])
 
 
 def test_gradients_reach_the_image_through_a_frozen_network():

@@ -10,10 +10,10 @@ from torch import nn
 from fedapp.core.errors import ConfigError
 from fedapp.core.rng import torch_stream
 from fedapp.learn.features import build_features
-from fedapp.learn.features.base import MOST_NUMBERS
+from fedapp.learn.features.base import MAX_FEATURES
 from fedapp.learn.features.both import Both
 from fedapp.learn.features.network import FrozenNetwork
-from fedapp.learn.features.patches import GRAIN, RIDGE, THRESHOLD, Patches, whitening
+from fedapp.learn.features.patches import RIDGE, ROUNDING_STEPS, THRESHOLD, Patches, whitening
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.networks.base import Network
 from tests.learn.test_features import answers, exported, images
@@ -83,7 +83,7 @@ def test_sums_of_patches_by_hand():
             patch = patch / math.sqrt(float(patch.square().mean()) + 0.01)
             patches.append((patch * 1024).round() / 1024)
     sums = features.sums(0, x)
-    assert GRAIN == 1024 and sums["count"] == 9
+    assert ROUNDING_STEPS == 1024 and sums["count"] == 9
     torch.testing.assert_close(sums["sum"], torch.stack(patches).sum(0), atol=1e-9, rtol=0)
     products = sum(patch.outer(patch) for patch in patches)
     torch.testing.assert_close(sums["products"], products, atol=1e-9, rtol=0)
@@ -273,13 +273,13 @@ def test_a_frozen_network_by_hand():
 
 
 def test_a_wide_network_is_projected():
-    d = MOST_NUMBERS + 500
+    d = MAX_FEATURES + 500
     features, x = FrozenNetwork(Wide(d), seed=1), images(6, d)
     found = features(x)
-    assert found.shape == (6, MOST_NUMBERS) and float(found.norm(dim=1).max()) <= 1
+    assert found.shape == (6, MAX_FEATURES) and float(found.norm(dim=1).max()) <= 1
     # Cosines stay: of random directions each is off by about 1 / sqrt(2000); 5 sigma
     cosines = nn.functional.normalize(x) @ nn.functional.normalize(x).T
-    assert float((found @ found.T - cosines).abs().max()) < 5 / math.sqrt(MOST_NUMBERS)
+    assert float((found @ found.T - cosines).abs().max()) < 5 / math.sqrt(MAX_FEATURES)
     assert torch.equal(FrozenNetwork(Wide(d), seed=1)(x), found)
     assert not torch.equal(FrozenNetwork(Wide(d), seed=2)(x), found)
     assert "projection" not in features.state_dict()

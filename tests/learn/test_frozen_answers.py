@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from fedapp.learn.frozen_answers import Recalled, features_in
+from fedapp.learn.frozen_answers import CachedAnswers, answers_cached_in
 
 X = torch.rand(20, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
@@ -16,14 +16,14 @@ class Started:
 
     def __init__(self, of="weights", width=2):
         self.asked = 0
-        self.recalled = Recalled(self._answer, width, of)
+        self.recalled = CachedAnswers(self._answer, width, of)
 
     def _answer(self, x):
         self.asked += len(x)
         return x.flatten(1)[:, : self.recalled._width] / 3
 
     def __call__(self, folder, x=X):
-        with features_in(folder):
+        with answers_cached_in(folder):
             return self.recalled(x)
 
 
@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_written_to_costs_a_line(tmp_path, caplog):
 
 
 def test_only_the_networks_used_last_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedapp.learn.frozen_answers.ON_DISK", 2 * 700)
+    monkeypatch.setattr("fedapp.learn.frozen_answers.MAX_DISK_BYTES", 2 * 700)
     for name in "abac":
         Started(name)(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
@@ -105,7 +105,7 @@ def test_only_the_networks_used_last_are_kept(tmp_path, monkeypatch):
 
 
 def test_what_is_kept_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedapp.learn.frozen_answers.MOST", 30)
+    monkeypatch.setattr("fedapp.learn.frozen_answers.MAX_CACHED_NUMBERS", 30)
     Started()(tmp_path, X[:15])
     Started()(tmp_path)
     [file] = tmp_path.iterdir()

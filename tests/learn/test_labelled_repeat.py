@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fedapp.learn.networks import initial_params
-from fedapp.learn.objectives import Work, fixmatch, pairs, supervised
+from fedapp.learn.objectives import LocalTraining, fixmatch, index_pairs, supervised
 from tests.methods.conformance import PIXELS, context, data_of
 
 START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
@@ -20,7 +20,9 @@ def work(labelled, unlabelled, repeat, size=2, seen=None):
     note = (lambda images: seen.extend(i.sum().item() for i in images) or images) if (
         seen is not None
     ) else (lambda images: images)  # fmt: skip
-    return Work(site.model, site.data, site.normalise, size, 1, shuffle, None, note, repeat)
+    return LocalTraining(
+        site.model, site.data, site.normalise, size, 1, shuffle, None, note, repeat
+    )
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 3])
@@ -34,7 +36,7 @@ def test_a_pass_sees_each_labelled_image_so_often_in_so_many_more_steps(repeat):
 @pytest.mark.parametrize(("labelled", "unlabelled", "steps"), [(4, 10, 6), (6, 2, 9), (5, 0, 7)])
 def test_beside_unlabelled_images_too(labelled, unlabelled, steps):
     """12, 18, 15 labelled ones are seen once; the others as often as it takes."""
-    drawn = list(pairs(work(labelled, unlabelled, 3)))
+    drawn = list(index_pairs(work(labelled, unlabelled, 3)))
     counts = Counter(int(i) for batch, _ in drawn for i in batch)
     assert len(drawn) == steps and set(counts.values()) == {3}
     assert len(counts) == labelled
@@ -42,7 +44,7 @@ def test_beside_unlabelled_images_too(labelled, unlabelled, steps):
 
 def test_without_labelled_images_it_changes_nothing():
     for repeat in (1, 5):
-        assert len(list(pairs(work(0, 6, repeat)))) == 3
+        assert len(list(index_pairs(work(0, 6, repeat)))) == 3
         assert not list(supervised(work(0, 0, repeat)))
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedapp.learn.layers import layers_of
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.fedsiam_cifar import FedSiamCifarSettings
 from fedapp.learn.networks.fedsiam_mnist import FedSiamMnistSettings
+from fedapp.learn.networks.parts import layers_of
 
 
 @pytest.mark.parametrize(("settings", "inputs", "layers"), [

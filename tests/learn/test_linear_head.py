@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedapp.core.errors import RunError
 from fedapp.data.inputs import normalise
 from fedapp.learn.features import build_features
-from fedapp.learn.linear_head import Form, answers_over, mapped
+from fedapp.learn.linear_head import FeatureHead, answers_from_features, compute_features
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.predictors import Predictor, answer_of
@@ -50,7 +50,7 @@ def over(form, name="resnet9", scale=1.0):
 
 
 def test_without_a_network_it_is_a_linear_layer_over_features():
-    model, x = over(Form("hog")), scaled(pictures(9))
+    model, x = over(FeatureHead("hog")), scaled(pictures(9))
     weight, bias = head_of(model.map.size)
     with torch.no_grad():
         torch.testing.assert_close(model(x), model.map(x) @ weight.T + bias)
@@ -61,7 +61,7 @@ def test_without_a_network_it_is_a_linear_layer_over_features():
 @pytest.mark.parametrize("features", ["hog", "network"])
 def test_beside_a_network_their_logits_are_added(features, scale):
     """So the answer is the product of both, the network's to a power, and normalised."""
-    model, x = over(Form(features, beside=True), scale=scale), scaled(pictures(9))
+    model, x = over(FeatureHead(features, beside=True), scale=scale), scaled(pictures(9))
     weight, bias = head_of(model.map.size)
     with torch.no_grad():
         mine, other, both = model.map(x) @ weight.T + bias, network()(x), model(x)
@@ -72,7 +72,7 @@ def test_beside_a_network_their_logits_are_added(features, scale):
 
 def test_the_networks_dropout_goes_on():
     """What draws models by dropout draws those of the network beside."""
-    model, x = over(Form("hog", beside=True)), scaled(pictures(9))
+    model, x = over(FeatureHead("hog", beside=True)), scaled(pictures(9))
     features = model.trunk(x)
     kept = model.embed(features, lambda values, p: values)
     dropped = model.embed(features, lambda values, p: values * 0)
@@ -82,14 +82,16 @@ def test_the_networks_dropout_goes_on():
 
 
 @pytest.mark.parametrize("counts", [(0,), (1, 2), (70, 3, 501)])
-@pytest.mark.parametrize("form", [Form("hog"), Form("patches"), Form("network")], ids=str)
+@pytest.mark.parametrize(
+    "form", [FeatureHead("hog"), FeatureHead("patches"), FeatureHead("network")], ids=str
+)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_answers_over_features_are_the_whole_networks_to_the_bit(form, counts, name):
     """Also where a frozen network ends in products of matrices, as `mlp` does."""
     model = over(form, name)
     sets = [pictures(count, seed=count) for count in counts]
-    given = [mapped(model.map, images, scaled) for images in sets]
-    found = answers_over(head_of(model.map.size), given)
+    given = [compute_features(model.map, images, scaled) for images in sets]
+    found = answers_from_features(head_of(model.map.size), given)
     for images, answers in zip(sets, found, strict=True):
         assert torch.equal(answers, predict(model, images, scaled))
 
@@ -97,7 +99,7 @@ def test_answers_over_features_are_the_whole_networks_to_the_bit(form, counts, n
 def test_a_frozen_network_is_a_copy_of_its_own():
     """Training the network that it was made from, or beside which it answers, does not move it."""
     source = network()
-    for form in (Form("network"), Form("network", beside=True)):
+    for form in (FeatureHead("network"), FeatureHead("network", beside=True)):
         model, x = form.build(source), scaled(pictures(5))
         before = model.map(x)
         with torch.no_grad():
@@ -112,22 +114,22 @@ def test_a_frozen_network_is_a_copy_of_its_own():
 def test_a_heads_tensors_make_the_network():
     features = build_features("patches", SHAPE)
     features.mean += 1
-    params = Form("patches").params(head_of(features.size), features)
-    model = Predictor(params, form=Form("patches")).load_into(network())
+    params = FeatureHead("patches").params(head_of(features.size), features)
+    model = Predictor(params, form=FeatureHead("patches")).load_into(network())
     assert torch.equal(model.map.mean, features.mean)
     x = scaled(pictures(4))
-    wanted = answers_over(head_of(features.size), [features.of(x)])[0]
+    wanted = answers_from_features(head_of(features.size), [features.of(x)])[0]
     assert torch.equal(predict(model, pictures(4), scaled), wanted)
 
 
 # --- kept, read back, exported --------------------------------------------------------------------
 
 FORMS = [
-    {"closed": Form("hog")},
-    {"closed": Form("patches")},
-    {"closed": Form("network")},
-    {"common": Form("hog", beside=True), "tuned": None},
-    {"common": Form("network", beside=True), "tuned": Form("hog")},
+    {"closed": FeatureHead("hog")},
+    {"closed": FeatureHead("patches")},
+    {"closed": FeatureHead("network")},
+    {"common": FeatureHead("hog", beside=True), "tuned": None},
+    {"common": FeatureHead("network", beside=True), "tuned": FeatureHead("hog")},
 ]
 
 

@@ -5,9 +5,8 @@ import torch
 from scipy.stats import ks_2samp
 
 from fedapp.core.rng import seeded
-from fedapp.learn.mc_dropout import in_turn, together
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.learn.uncertainty import dropout_sample
+from fedapp.learn.uncertainty import dropout_sample, passes_in_turn, passes_together
 
 CPU = torch.device("cpu")
 PASSES = 6
@@ -42,8 +41,8 @@ class Masks:
 def test_with_the_same_masks_the_answers_differ_by_rounding_alone(model):
     """To 1e-6 of probabilities: float32, six passes."""
     given = features(model, 5)
-    turn = in_turn(model, given, PASSES, Masks(given[0].shape, together=False))
-    batch = together(model, given, PASSES, Masks(given[0].shape, together=True))
+    turn = passes_in_turn(model, given, PASSES, Masks(given[0].shape, together=False))
+    batch = passes_together(model, given, PASSES, Masks(given[0].shape, together=True))
     torch.testing.assert_close(batch, turn, rtol=0, atol=1e-6)
 
 
@@ -52,14 +51,14 @@ def test_with_the_same_masks_the_answers_differ_by_rounding_alone(model):
 def test_without_dropout_every_size_of_batch_gives_the_plain_answer(model, rows):
     given = features(model, 5)
     plain = torch.softmax(model.tail(given), 1)
-    mean = together(model, given, PASSES, lambda x, p: x, rows)
+    mean = passes_together(model, given, PASSES, lambda x, p: x, rows)
     torch.testing.assert_close(mean, plain)
 
 
 @torch.inference_mode()
 def test_no_images_give_no_rows(model):
     given = features(model, 0)
-    assert together(model, given, PASSES, dropout_sample).shape == (0, 3)
+    assert passes_together(model, given, PASSES, dropout_sample).shape == (0, 3)
 
 
 @torch.inference_mode()
@@ -70,9 +69,9 @@ def test_single_passes_have_the_distribution_of_one_after_the_other(model):
     """
     given = tuple(each.expand(2000, -1, -1, -1) for each in features(model, 1))
     with seeded(CPU, 3, "turn"):
-        turn, single = (in_turn(model, given, n, dropout_sample) for n in (2, 1))
+        turn, single = (passes_in_turn(model, given, n, dropout_sample) for n in (2, 1))
     with seeded(CPU, 4, "batch"):
-        batch = together(model, given, 2, dropout_sample)
+        batch = passes_together(model, given, 2, dropout_sample)
     for c in range(3):
         assert ks_2samp(turn[:, c], batch[:, c]).pvalue > 1e-7
         assert ks_2samp(single[:, c], batch[:, c]).pvalue < 1e-7
@@ -87,7 +86,7 @@ def test_a_gpu_draws_each_pass_anew():
         model = ResNet9(1, 3, width=4, dropout=0.5).eval()
     given = tuple(each.to(device) for each in features(model, 4))
     model.to(device)
-    answers = [together(model, given, n, dropout_sample) for n in (1, 1, 4000)]
+    answers = [passes_together(model, given, n, dropout_sample) for n in (1, 1, 4000)]
     assert not torch.equal(answers[0], answers[1])
-    expected = in_turn(model, given, 4000, dropout_sample)
+    expected = passes_in_turn(model, given, 4000, dropout_sample)
     torch.testing.assert_close(answers[2], expected, rtol=0, atol=0.06)

@@ -5,7 +5,7 @@ import torch
 from sklearn.metrics import confusion_matrix
 
 from fedapp.learn.metrics import (
-    BINS,
+    CALIBRATION_BINS,
     LABEL_GROUPS,
     calibration_error,
     evaluation,
@@ -56,9 +56,9 @@ def test_sets_predicted_together_are_as_each_alone(counts):
 def test_calibration_bins_by_hand():
     # confidences 1.0 (last bin), 0.5 (bin ceil(7.5) - 1 = 7); the first right, the second wrong
     result = evaluation(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 1]))
-    assert result.bin_count[BINS - 1] == result.bin_count[7] == 1
-    assert result.bin_correct[BINS - 1] == 1 and result.bin_correct[7] == 0
-    assert result.bin_confidence[BINS - 1] == 1.0 and result.bin_confidence[7] == 0.5
+    assert result.bin_count[CALIBRATION_BINS - 1] == result.bin_count[7] == 1
+    assert result.bin_correct[CALIBRATION_BINS - 1] == 1 and result.bin_correct[7] == 0
+    assert result.bin_confidence[CALIBRATION_BINS - 1] == 1.0 and result.bin_confidence[7] == 0.5
     assert sum(result.bin_count) == 2
 
 

@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from fedapp.core.rng import torch_stream
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.learn.objectives import (
-    Work,
+    LocalTraining,
     consistency,
-    copies,
-    counted_loss,
+    detached_copies,
     fixmatch,
     labelled_loss,
-    pull,
+    proximal_penalty,
+    selected_cross_entropy,
     supervised,
 )
 from fedapp.methods.averaging.fixmatch_global import taught
@@ -40,7 +40,7 @@ def linear(seed=0, classes=3):
 
 
 def work(labelled=4, unlabelled=0, size=4, epochs=1, model=None, data=None):
-    return Work(
+    return LocalTraining(
         model=model or linear(),
         data=data or data_of(labelled, unlabelled),
         normalise=scale,
@@ -379,16 +379,16 @@ def test_taught_takes_the_steps_of_fixmatch_and_sees_each_image_with_its_label(
 
 def test_counted_loss_by_hand():
     logits = logits_of((0.5, 0.3, 0.2), (0.1, 0.1, 0.8))
-    found = counted_loss(logits, torch.tensor([1, 2]), torch.tensor([True, False]))
+    found = selected_cross_entropy(logits, torch.tensor([1, 2]), torch.tensor([True, False]))
     assert found.item() == pytest.approx(-math.log(0.3) / 2)
 
 
 def test_a_pull_is_half_its_strength_times_the_squared_distance():
     w = torch.tensor([1.0, 2.0], requires_grad=True)
-    anchors = copies([w])
+    anchors = detached_copies([w])
     with torch.no_grad():
         w += 3.0
-    loss = pull([w], anchors, 0.5)
+    loss = proximal_penalty([w], anchors, 0.5)
     loss.backward()
     assert loss.item() == 0.5 / 2 * 18 and w.grad.tolist() == [1.5, 1.5]
 

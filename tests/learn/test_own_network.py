@@ -13,7 +13,7 @@ from torch import nn
 from fedapp.core.errors import ConfigError
 from fedapp.core.plugins import function_of, give
 from fedapp.learn.networks import build_model, network_class, network_settings
-from fedapp.learn.networks._own import InRow, ends_in_head
+from fedapp.learn.networks._own import SequentialNetwork, ends_in_head
 
 HERE = "tests.learn.own_network"
 SMALL = f"{HERE}:small"
@@ -115,7 +115,7 @@ def drops_twice(inputs: tuple[int, ...], num_classes: int) -> nn.Sequential:
 def test_a_row_answers_as_the_row_does():
     layers = row((4,), 3).eval()
     x = torch.randn(5, 4)
-    network = InRow(layers).eval()
+    network = SequentialNetwork(layers).eval()
     assert torch.equal(network(x), layers(x))
     assert torch.equal(network.tail(network.trunk(x)), layers(x))
     assert (network.features, network.dropout.p) == (6, 0.5)
@@ -129,7 +129,7 @@ def test_a_rows_parameters_are_settings():
 def test_a_head_alone_is_a_row_too():
     layers = nn.Sequential(nn.Dropout(0.1), nn.Linear(4, 3)).eval()
     assert ends_in_head(layers) and not ends_in_head(nn.Sequential())
-    assert torch.equal(InRow(layers).eval()(torch.ones(2, 4)), layers(torch.ones(2, 4)))
+    assert torch.equal(SequentialNetwork(layers).eval()(torch.ones(2, 4)), layers(torch.ones(2, 4)))
 
 
 @pytest.mark.parametrize(("function", "says"), [

@@ -5,8 +5,8 @@ import torch
 
 from fedapp.core.errors import ProtocolError
 from fedapp.core.settings import TransportSettings
+from fedapp.learn.model_caches import ParsedModels
 from fedapp.learn.params import digest_of, schema_of, to_bytes
-from fedapp.learn.parsed_models import Parsed
 from fedapp.protocol.store import ModelStore
 
 PLAIN = TransportSettings()
@@ -31,7 +31,7 @@ class Shelf:
 
 def test_a_content_is_read_once():
     digest, blob, schema = content(1)
-    parsed, shelf = Parsed(), Shelf(blob)
+    parsed, shelf = ParsedModels(), Shelf(blob)
     first = parsed.get(digest, shelf, schema, "it", PLAIN)
     assert torch.equal(parsed.get(digest, shelf, schema, "it", PLAIN)["w"], first["w"])
     assert shelf.asked == 1
@@ -39,14 +39,14 @@ def test_a_content_is_read_once():
 
 def test_what_is_taken_out_of_a_model_stays_in_the_next():
     digest, blob, schema = content(1)
-    parsed, shelf = Parsed(), Shelf(blob)
+    parsed, shelf = ParsedModels(), Shelf(blob)
     parsed.get(digest, shelf, schema, "it", PLAIN).clear()
     assert parsed.get(digest, shelf, schema, "it", PLAIN).keys() == {"w"}
 
 
 def test_under_another_schema_or_transport_it_is_checked_anew():
     digest, blob, schema = content(1)
-    parsed, shelf = Parsed(), Shelf(blob)
+    parsed, shelf = ParsedModels(), Shelf(blob)
     parsed.get(digest, shelf, schema, "it", PLAIN)
     with pytest.raises(ProtocolError, match="it: tensor w"):
         parsed.get(digest, shelf, {"w": ((5,), torch.float32)}, "it", PLAIN)
@@ -57,7 +57,7 @@ def test_under_another_schema_or_transport_it_is_checked_anew():
 
 def test_what_is_refused_is_not_kept():
     digest, blob, schema = content(float("nan"))
-    parsed, shelf = Parsed(), Shelf(blob)
+    parsed, shelf = ParsedModels(), Shelf(blob)
     for _ in range(2):
         with pytest.raises(ProtocolError, match="NaN"):
             parsed.get(digest, shelf, schema, "it", PLAIN)
@@ -66,7 +66,7 @@ def test_what_is_refused_is_not_kept():
 
 def test_one_larger_than_the_memory_is_not_kept():
     digest, blob, schema = content(1, size=100)
-    parsed, shelf = Parsed(memory=40), Shelf(blob)
+    parsed, shelf = ParsedModels(memory=40), Shelf(blob)
     parsed.get(digest, shelf, schema, "it", PLAIN)
     assert parsed.cache.used == 0
 
@@ -74,7 +74,7 @@ def test_one_larger_than_the_memory_is_not_kept():
 def test_what_a_store_lets_go_is_forgotten_and_gives_its_memory_back(tmp_path):
     contents = [content(value) for value in (1, 2)]
     (first, _, schema), (second, _, _) = contents
-    parsed, store = Parsed(), ModelStore(tmp_path)
+    parsed, store = ParsedModels(), ModelStore(tmp_path)
     shelf = Shelf(*(store.put(blob) and blob for _, blob, _ in contents))
     for digest in (first, second):
         parsed.get(digest, shelf, schema, "it", PLAIN)

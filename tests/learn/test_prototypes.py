@@ -18,9 +18,9 @@ from fedapp.learn.prototypes import (
     learning_states,
     log_answers,
     mean_of,
+    pseudo_label_loss,
     pseudo_labels,
     sharpened,
-    taught_loss,
 )
 
 DISTANCES = ("euclidean", "squared", "mean_squared")
@@ -176,17 +176,17 @@ def test_the_mean_is_sharpened_and_not_the_answers():
 def test_the_loss_by_hand_and_what_does_not_count():
     log_own = torch.tensor([[0.5, 0.5], [0.25, 0.75]]).log()
     targets = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    both = taught_loss(log_own, targets, torch.tensor([True, True]))
-    one = taught_loss(log_own, targets, torch.tensor([True, False]))
+    both = pseudo_label_loss(log_own, targets, torch.tensor([True, True]))
+    one = pseudo_label_loss(log_own, targets, torch.tensor([True, False]))
     assert float(both) == pytest.approx((0.6931 + 0.2877) / 2, abs=1e-4)
     assert float(one) == pytest.approx(0.6931 / 2, abs=1e-4)
-    assert float(taught_loss(log_own[:0], targets[:0], torch.empty(0, dtype=torch.bool))) == 0
+    assert float(pseudo_label_loss(log_own[:0], targets[:0], torch.empty(0, dtype=torch.bool))) == 0
 
 
 def test_a_class_that_nobody_knows_adds_nothing_to_the_loss_and_its_gradient():
     f = F.clone().requires_grad_()
     three = Prototypes(torch.cat([TWO.centres, F]), torch.tensor([True, True, False]))
-    loss = taught_loss(
+    loss = pseudo_label_loss(
         log_answers(f, three, "euclidean"), torch.tensor([[0.7, 0.3, 0.0]]), torch.tensor([True])
     )
     loss.backward()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedapp.learn.score_cache import KEPT, Score, ScoreKey, score_cache
+from fedapp.learn.model_caches import MAX_SCORES, Score, ScoreKey, score_cache
 
 KEY = ScoreKey("a" * 64, site=1, data="f" * 16, passes=3, dropout=0.5, precision="float32", seed=0)
 
@@ -38,9 +38,9 @@ def test_everything_that_a_score_depends_on_is_in_its_key(change):
 def test_as_many_scores_as_a_site_needs_stay(tmp_path, root, images):
     """In memory exactly so many; on the disk no more, and of all but the tiniest no fewer."""
     cache = score_cache(images, 10, tmp_path / root if root else None)
-    names = [replace(KEY, model=f"{k:064x}").name for k in range(KEPT + 2)]
+    names = [replace(KEY, model=f"{k:064x}").name for k in range(MAX_SCORES + 2)]
     for name in names:
         cache.put(name, Score(torch.zeros(images, 10), 0.5))
     assert [name for name in names if name in cache] == names[2:]
     if root:
-        assert len(list((tmp_path / root).iterdir())) in range(KEPT, KEPT + 3)
+        assert len(list((tmp_path / root).iterdir())) in range(MAX_SCORES, MAX_SCORES + 3)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedapp.learn.sgd import Sgd
+from fedapp.learn.optimisers import Sgd
 
 
 def parameters(*values: float) -> list[nn.Parameter]:

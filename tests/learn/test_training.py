@@ -11,7 +11,7 @@ from fedapp.core.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.networks.mlp import MLP
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.learn.regularisation import LONGEST_GRADIENT, shortened
+from fedapp.learn.optimisers import MAX_GRADIENT_NORM, clipped
 from fedapp.learn.steps import Step, batches, paired
 from fedapp.learn.training import descend, recalibrate, train
 from fedapp.learn.uncertainty import SCORING_BATCH
@@ -96,9 +96,9 @@ def test_a_long_gradient_is_shortened_and_an_ordinary_one_is_not(slope, moved):
 
 
 def test_an_ordinary_gradient_keeps_its_last_bit_and_a_long_one_its_direction():
-    ordinary = [torch.full((3,), 1 / 3), torch.tensor([-LONGEST_GRADIENT * 0.9])]
-    assert all(map(torch.equal, shortened(ordinary), ordinary))
-    one, other = shortened([torch.tensor([3e8]), torch.tensor([-4e8])])
+    ordinary = [torch.full((3,), 1 / 3), torch.tensor([-MAX_GRADIENT_NORM * 0.9])]
+    assert all(map(torch.equal, clipped(ordinary), ordinary))
+    one, other = clipped([torch.tensor([3e8]), torch.tensor([-4e8])])
     torch.testing.assert_close(torch.cat([one, other]), torch.tensor([12.0, -16.0]))
 
 

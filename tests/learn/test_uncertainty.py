@@ -12,11 +12,11 @@ from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.learn.uncertainty import (
     CACHE_BATCH,
     SCORING_BATCH,
-    at_once,
-    decomposed,
     dropout_sample,
     entropy,
+    entropy_decomposition,
     features_of,
+    inputs_per_pass,
     mc_probabilities,
 )
 
@@ -161,7 +161,9 @@ def test_scoring_leaves_batch_norm_alone():
 
 def test_what_entropy_is_made_of_by_hand():
     """Two models: (1, 0) and (1/2, 1/2). H(3/4, 1/4), less half of ln 2, is their contradiction."""
-    total, mutual = decomposed(torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]), torch.tensor([0.5, 0.5]))
+    total, mutual = entropy_decomposition(
+        torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]), torch.tensor([0.5, 0.5])
+    )
     wanted = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert total.item() == pytest.approx(wanted)
     assert mutual.item() == pytest.approx(wanted - math.log(2) / 2)
@@ -170,7 +172,7 @@ def test_what_entropy_is_made_of_by_hand():
 def test_models_that_agree_have_no_mutual_information():
     one = torch.rand(4, 3)
     one /= one.sum(1, keepdim=True)
-    total, mutual = decomposed(one.expand(5, 4, 3), torch.full((5,), 0.2))
+    total, mutual = entropy_decomposition(one.expand(5, 4, 3), torch.full((5,), 0.2))
     torch.testing.assert_close(total, entropy(one.double()))
     assert mutual.max() < 1e-6
 
@@ -178,12 +180,18 @@ def test_models_that_agree_have_no_mutual_information():
 def test_sure_models_that_contradict_each_other_have_nothing_else():
     """And a model of weight 0 does not count."""
     sure = torch.eye(3)[[0, 1, 2], None]
-    total, mutual = decomposed(sure, torch.tensor([0.5, 0.5, 0.0]))
+    total, mutual = entropy_decomposition(sure, torch.tensor([0.5, 0.5, 0.0]))
     assert total.item() == mutual.item() == pytest.approx(math.log(2))
-    assert decomposed(sure, torch.tensor([1.0, 0.0, 0.0]))[1].item() == 0
+    assert entropy_decomposition(sure, torch.tensor([1.0, 0.0, 0.0]))[1].item() == 0
 
 
 def test_of_large_images_fewer_are_asked_at_once():
-    assert at_once((1, 28, 28)) == at_once((3, 96, 96)) == at_once((64,)) == SCORING_BATCH == 500
-    assert at_once((3, 224, 224)) == 91 and at_once((3, 512, 512)) == 17
-    assert at_once((3, 10_000, 10_000)) == 1
+    assert (
+        inputs_per_pass((1, 28, 28))
+        == inputs_per_pass((3, 96, 96))
+        == inputs_per_pass((64,))
+        == SCORING_BATCH
+        == 500
+    )
+    assert inputs_per_pass((3, 224, 224)) == 91 and inputs_per_pass((3, 512, 512)) == 17
+    assert inputs_per_pass((3, 10_000, 10_000)) == 1

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedapp.learn.work_counter import Worked, count, counting
+from fedapp.learn.work_counter import WorkCount, count_work, counting_work
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.averaging.pfedme import PFedMe
@@ -16,21 +16,21 @@ DEALS = (Deal(20, 0), Deal(3, 0), Deal(0, 0))
 
 
 def test_by_hand():
-    with counting() as outer:
-        count(steps=1, images=8)
-        with counting() as inner:
-            count(steps=2)
-        count(images=3)
-    count(steps=100)  # outside: of no task
-    assert outer == Worked(1, 11) and inner == Worked(2, 0)
+    with counting_work() as outer:
+        count_work(steps=1, images=8)
+        with counting_work() as inner:
+            count_work(steps=2)
+        count_work(images=3)
+    count_work(steps=100)  # outside: of no task
+    assert outer == WorkCount(1, 11) and inner == WorkCount(2, 0)
 
 
 def test_an_error_ends_the_counting():
-    with pytest.raises(ValueError, match="over"), counting():
+    with pytest.raises(ValueError, match="over"), counting_work():
         raise ValueError("over")
-    with counting() as done:
+    with counting_work() as done:
         pass
-    assert done == Worked()
+    assert done == WorkCount()
 
 
 @named([FedAvg(), LocalOnly(), UmPfssl(mc_samples=2)])

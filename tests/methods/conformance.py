@@ -25,8 +25,7 @@ from fedapp.core.settings import (
     SplitSettings,
     TrainSettings,
 )
-from fedapp.data.parts import Part
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import Part, SiteData
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.resume import open_run

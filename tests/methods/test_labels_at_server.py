@@ -10,7 +10,7 @@ from safetensors.torch import load
 from fedapp.core.errors import ConfigError
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import method_path, method_presets, read_yaml
-from fedapp.learn.objectives import Work
+from fedapp.learn.objectives import LocalTraining
 from fedapp.protocol.messages import SERVER_SITE
 from fedapp.protocol.store import ModelStore
 from fedapp.site.federation import federation_of
@@ -111,7 +111,7 @@ def test_a_run_cut_after_the_servers_training_resumes_to_the_same_bits(
 
 @pytest.mark.parametrize("method", ["fixavg", "fedmatch", "fedsiam_d"])
 def test_the_server_takes_as_many_steps_as_are_said(tmp_path, monkeypatch, method):
-    honest, passes, taken = SiteClient.handle, Work.passes, []
+    honest, passes, taken = SiteClient.handle, LocalTraining.passes, []
 
     def handle(self, task, payloads):
         taken.append([task.site, task.action, 0])
@@ -123,7 +123,7 @@ def test_the_server_takes_as_many_steps_as_are_said(tmp_path, monkeypatch, metho
             yield step
 
     monkeypatch.setattr(SiteClient, "handle", handle)
-    monkeypatch.setattr(Work, "passes", counted)
+    monkeypatch.setattr(LocalTraining, "passes", counted)
     loopback(server(method, tmp_path, **{"training.local_steps": 7}))
     steps = [n for site, action, n in taken if (site, action) == (SERVER_SITE, "train")]
     assert steps == [7, 7]
@@ -132,7 +132,7 @@ def test_the_server_takes_as_many_steps_as_are_said(tmp_path, monkeypatch, metho
 
 def cut_amid_training(monkeypatch, times):
     """Have the power go between two mini-batches of the server's, the so manieth time it trains."""
-    honest, passes, trained = SiteClient.handle, Work.passes, []
+    honest, passes, trained = SiteClient.handle, LocalTraining.passes, []
 
     def handle(self, task, payloads):
         trained.append(task.site == SERVER_SITE)
@@ -145,7 +145,7 @@ def cut_amid_training(monkeypatch, times):
             yield step
 
     monkeypatch.setattr(SiteClient, "handle", handle)
-    monkeypatch.setattr(Work, "passes", cut)
+    monkeypatch.setattr(LocalTraining, "passes", cut)
 
 
 @pytest.mark.parametrize("method", ["fixavg", "fedmatch", "fedsiam_d"])

@@ -8,9 +8,9 @@ import torch
 
 import fedapp.methods.base as base
 from fedapp.data.augment import weak
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.learn.networks import initial_params
-from fedapp.learn.sgd import Sgd
+from fedapp.learn.optimisers import Sgd
 from fedapp.methods import method_class, method_names
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.local_only import LocalOnly

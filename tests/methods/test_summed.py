@@ -7,8 +7,13 @@ import pytest
 import torch
 
 from fedapp.core.errors import ProtocolError
-from fedapp.learn.class_priors import FEW_ALIKE, alike, mean_mix, mean_mix_of_sums
-from fedapp.learn.metrics import BINS, evaluation
+from fedapp.learn.class_priors import (
+    UNINFORMATIVE_STRENGTH,
+    mean_mix,
+    mean_mix_of_sums,
+    same_class_pair_sums,
+)
+from fedapp.learn.metrics import CALIBRATION_BINS, evaluation
 from fedapp.methods._summed import NAMES, Added, Layout, instead
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.protocol.messages import EVALUATE, MODEL, ModelRef, Task
@@ -110,7 +115,7 @@ def test_every_block_has_its_place() -> None:
         evaluations={"test": said, "val": said}, counts={"test": 1},
     )  # fmt: skip
     row = there.row(whole)
-    assert len(row) == 3 + 5 + 2 + 2 + (1 + 3) + 12 * (3 + 4 + 3 * BINS)
+    assert len(row) == 3 + 5 + 2 + 2 + (1 + 3) + 12 * (3 + 4 + 3 * CALIBRATION_BINS)
     plain, silent = there.read(row), []
     for place in np.flatnonzero(row):
         other = row.copy()
@@ -121,13 +126,13 @@ def test_every_block_has_its_place() -> None:
 
 def test_how_alike_mixes_are_by_hand() -> None:
     # Of 4 images 3 are of one class: of 6 pairs 3 are alike, 3/6 times 4 images.
-    assert alike(torch.tensor([3, 1])) == (4.0, 2.0, 16.0, 4.0, 8.0)
-    assert alike(torch.tensor([1, 0])) == (0.0,) * 5
-    assert alike(torch.tensor([0, 0])) == (0.0,) * 5
+    assert same_class_pair_sums(torch.tensor([3, 1])) == (4.0, 2.0, 16.0, 4.0, 8.0)
+    assert same_class_pair_sums(torch.tensor([1, 0])) == (0.0,) * 5
+    assert same_class_pair_sums(torch.tensor([0, 0])) == (0.0,) * 5
 
 
 def of_sums(counts: torch.Tensor) -> torch.Tensor:
-    sums = [sum(of) for of in zip(*map(alike, counts), strict=True)]
+    sums = [sum(of) for of in zip(*map(same_class_pair_sums, counts), strict=True)]
     return mean_mix_of_sums(counts.sum(0), sums)
 
 
@@ -155,7 +160,9 @@ def test_sums_say_what_all_counts_say() -> None:
         if not differs:
             assert a == b == pytest.approx(0.0, abs=0.1)
         else:
-            assert 1 / differs < (a + FEW_ALIKE) / (b + FEW_ALIKE) < differs
+            assert (
+                1 / differs < (a + UNINFORMATIVE_STRENGTH) / (b + UNINFORMATIVE_STRENGTH) < differs
+            )
 
 
 def test_facts_of_all() -> None:
@@ -181,7 +188,7 @@ def test_an_even_guess_of_findings_is_one_of_two() -> None:
     finds = Layout.of(FedAvg(), task, {}, 3, finds=True)
     said = {"test": evaluation(torch.tensor([[0.9, 0.9, 0.9]]), torch.tensor([[1, 0, -1]]))}
     row = finds.row(Added(evaluations=said))
-    each = 3 + 36 + 3 * BINS
+    each = 3 + 36 + 3 * CALIBRATION_BINS
     at = len(row) - (len(NAMES) - NAMES.index("test_alone")) * each
     assert row[at : at + 2].tolist() == [1.0, 0.5]
     assert finds.read(row).evaluations == said

@@ -116,14 +116,14 @@ def test_a_site_of_an_earlier_version_is_in_one_run_with_todays(here, tmp_path):
     (line,) = [one for one in Record(here.site_folders[0]).lines() if one["event"] == "stood in"]
     assert bundle.hash[:16] in line["why"]
 
-    learns = app / "fedapp/learn/sgd.py"
+    learns = app / "fedapp/learn/optimisers.py"
     learns.write_text(learns.read_text() + "\n")
     other = read_app(app)
     for number in (1, 2):
         Approvals(here.site_folders[number]).decide(other.hash, other.title, "approved")
     apart = here.submit("apart", app, rounds__num_rounds=1, rounds__join_wait_s=20.0)
     until(lambda: apart.submission.poll() is not None, "the end without north", 0.1)
-    assert "numbers are made otherwise (fedapp/learn/sgd.py)" in here.nodes[0].said()
+    assert "numbers are made otherwise (fedapp/learn/optimisers.py)" in here.nodes[0].said()
     assert ran_at(ran) == {"south", "west"}
 
 

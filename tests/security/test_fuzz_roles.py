@@ -13,7 +13,7 @@ from safetensors.torch import load
 import fedapp.methods
 from fedapp.core.errors import ProtocolError
 from fedapp.experiment.resume import open_run
-from fedapp.learn.layers import layers_of
+from fedapp.learn.networks.parts import layers_of
 from fedapp.learn.params import digest_of, from_bytes, to_bytes
 from fedapp.methods import method_class
 from fedapp.methods.prototypes._prototypes import PROTOTYPES, read

@@ -22,7 +22,7 @@ from fedapp.core.progress import Progress
 from fedapp.core.rng import torch_stream
 from fedapp.core.settings import TransportSettings
 from fedapp.experiment.resume import open_run
-from fedapp.learn.metrics import BINS, evaluation
+from fedapp.learn.metrics import CALIBRATION_BINS, evaluation
 from fedapp.learn.networks import initial_params
 from fedapp.learn.params import PLAIN, _deflate, digest_of, from_bytes, to_bytes
 from fedapp.protocol import flower_records
@@ -202,7 +202,7 @@ class Server:
             assert answer in ("", "common", "tuned", "alone") or part == "test_before"
             assert matrix.sum() == {"val": 2, "test": 3}[of]
             count, correct = np.array(result.bin_count), np.array(result.bin_correct)
-            assert len(count) == BINS and count.sum() == matrix.sum()
+            assert len(count) == CALIBRATION_BINS and count.sum() == matrix.sum()
             assert correct.sum() == matrix.trace() and (correct <= count).all()
             assert 0 <= sum(result.bin_confidence) <= matrix.sum() * 1.001
         blob = self.engine.pool.get(record.digest)

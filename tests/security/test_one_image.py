@@ -12,7 +12,7 @@ import torch
 
 from fedapp.core.errors import DataError, FedAppError, ImageError, Withheld, told
 from fedapp.core.settings import PrivacySettings, RoundSettings, TrainSettings
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.learn.params import without as without_names

@@ -13,7 +13,7 @@ from fedapp.core.cache import Cache
 from fedapp.core.errors import ConfigError, StoreError, Withheld
 from fedapp.core.progress import Progress
 from fedapp.core.settings import DataSettings, PrivacySettings, RoundSettings, TrainSettings
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.resume import open_run
 from fedapp.learn.networks import build_model

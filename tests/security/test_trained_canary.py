@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from fedapp.core.settings import PrivacySettings, RoundSettings
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.params import to_bytes
 from fedapp.privacy.accountant import Protection

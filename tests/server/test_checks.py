@@ -7,7 +7,7 @@ import torch
 
 from fedapp.core.errors import ProtocolError, RunError
 from fedapp.core.settings import DataSettings
-from fedapp.learn.metrics import BINS, evaluation
+from fedapp.learn.metrics import CALIBRATION_BINS, evaluation
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.protocol.messages import (
     MODEL,
@@ -122,8 +122,8 @@ LIES = {
     "more images": ({"evaluations": {"val": TEST}}, "is of 3 images, it has 2"),
     "classes": (bins(confusion=((1,),)), "is not 2 x 2"),
     "few bins": (bins(bin_count=(3,)), "do not add up"),
-    "sums": (bins(bin_correct=(0,) * BINS), "do not add up"),
-    "overfull": (bins(bin_confidence=(9.0,) * BINS), "does not belong there"),
+    "sums": (bins(bin_correct=(0,) * CALIBRATION_BINS), "do not add up"),
+    "overfull": (bins(bin_confidence=(9.0,) * CALIBRATION_BINS), "does not belong there"),
     "right where nothing is": (bins(bin_correct=moved(TEST.bin_correct)), "does not belong there"),
     "sure where nothing is": (
         bins(bin_confidence=moved(TEST.bin_confidence)),

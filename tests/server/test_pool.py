@@ -7,8 +7,8 @@ import torch
 
 from fedapp.core.errors import ProtocolError, StoreError
 from fedapp.core.settings import TransportSettings
+from fedapp.learn.model_caches import PARSED_MODELS
 from fedapp.learn.params import Schema, digest_of, to_bytes
-from fedapp.learn.parsed_models import PARSED
 from fedapp.protocol.messages import INITIAL_SITE, MODEL, ModelRef
 from fedapp.protocol.pool_key import make_key, read_key
 from fedapp.protocol.store import ModelStore
@@ -102,11 +102,13 @@ def test_what_is_dropped_is_no_longer_known_as_parsed(pool: ModelPool) -> None:
     dropped, last = (to_bytes({"w": torch.full((2,), value)}) for value in (1.0, 2.0))
     for round, blob in enumerate((dropped, last), 1):
         ref = pool.upload(1, digest_of(blob), blob, round)
-        PARSED.get(ref.digest, pool.get, schema, "it", TransportSettings())
-    before = PARSED.cache.used
+        PARSED_MODELS.get(ref.digest, pool.get, schema, "it", TransportSettings())
+    before = PARSED_MODELS.cache.used
     pool.keep(more_come=True)
-    assert PARSED.cache.used == before - 8
-    PARSED.get(digest_of(last), {}.__getitem__, schema, "it", TransportSettings())  # not read
+    assert PARSED_MODELS.cache.used == before - 8
+    PARSED_MODELS.get(
+        digest_of(last), {}.__getitem__, schema, "it", TransportSettings()
+    )  # not read
 
 
 def test_w_0_is_kept_when_every_site_has_left_it(tmp_path: Path) -> None:

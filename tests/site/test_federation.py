@@ -8,7 +8,7 @@ import torch
 
 from fedapp.core.errors import ConfigError
 from fedapp.core.settings import DataSettings, SplitSettings
-from fedapp.data.parts import BAGS, Bags
+from fedapp.data.sites import BAGS, Bags
 from fedapp.experiment.config import experiment_digest
 from fedapp.experiment.experiment import Experiment
 from fedapp.learn.networks.mlp import MLPSettings

@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from fedapp.core.errors import ConfigError
-from fedapp.data.parts import Part
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import Part, SiteData
 from fedapp.experiment.config import load_experiment, unchecked_settings
 from fedapp.experiment.preset_files import CONF, method_presets
 from fedapp.learn.networks import build_model

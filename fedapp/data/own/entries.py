@@ -92,7 +92,9 @@ class Entry:
     findings: tuple[int, ...] = ()
 
 
-def of_findings(entries: Sequence[Entry], findings: Sequence[str]) -> list[tuple[int, Entry]]:
+def one_entry_per_finding(
+    entries: Sequence[Entry], findings: Sequence[str]
+) -> list[tuple[int, Entry]]:
     """Return each entry, with its place, once for every finding that was read in it.
 
     Its label then says "effusion" or "no effusion". One in which nothing was read stays as it is.
@@ -143,7 +145,7 @@ def label_fault(where: str, label: str, classes: Sequence[str], called: str = "l
     return Fault(Kind.LABEL, where, what, remedy)
 
 
-def outside(path: Path, root: Path) -> bool:
+def leads_outside(path: Path, root: Path) -> bool:
     """Whether a path leads out of the folder `root`, itself free of links, through links or not."""
     return not Path(os.path.realpath(path)).is_relative_to(root)
 
@@ -155,7 +157,7 @@ def outside_fault(where: str) -> Fault:
     )
 
 
-def by_path(listing: Listing, pattern: str) -> Listing:
+def with_patients_of_paths(listing: Listing, pattern: str) -> Listing:
     """Return the listing with each image's patient, and what is wrong with that.
 
     pattern: a regular expression with one group, which is found in an image's path below the data
@@ -176,11 +178,15 @@ def by_path(listing: Listing, pattern: str) -> Listing:
             faults.append(Fault(Kind.PATIENT, entry.name, what, remedy))
         else:
             entries.append(replace(entry, group=patient))
-    faults += [] if faults else [*alone(entries), *apart("the site's split", entries)]
+    faults += (
+        []
+        if faults
+        else [*single_patient_faults(entries), *split_group_faults("the site's split", entries)]
+    )
     return replace(listing, entries=tuple(entries), faults=(*listing.faults, *faults))
 
 
-def lacking(where: str, patient: str) -> list[Fault]:
+def missing_patient_faults(where: str, patient: str) -> list[Fault]:
     """Return the fault of a line without a patient, where others have one."""
     if patient:
         return []
@@ -188,7 +194,7 @@ def lacking(where: str, patient: str) -> list[Fault]:
     return [Fault(Kind.PATIENT, where, what, f"fill it in each line, or call it {GROUP}")]
 
 
-def alone(entries: Sequence[Entry]) -> list[Fault]:
+def single_patient_faults(entries: Sequence[Entry]) -> list[Fault]:
     """Return the fault of a site all of whose labelled images are one patient's."""
     of = [entry.group for entry in entries if entry.label]
     if not of or len(set(of)) > 1:
@@ -198,7 +204,7 @@ def alone(entries: Sequence[Entry]) -> list[Fault]:
     return [Fault(Kind.PATIENT, f"patient {of[0]!r}", what, remedy)]
 
 
-def part_of(word: str) -> str:
+def part_named(word: str) -> str:
     """Return the part that a word of a site's own split names, or the word itself."""
     return SPLITS.get(word.lower(), word.lower())
 
@@ -212,7 +218,7 @@ def part_fault(where: str, part: str, label: str) -> Fault | None:
     return Fault(Kind.SPLIT, where, rule, remedy)
 
 
-def settled(table: str, entries: Sequence[Entry], faults: list[Fault]) -> list[Entry]:
+def with_settled_parts(table: str, entries: Sequence[Entry], faults: list[Fault]) -> list[Entry]:
     """Return the entries, those without a label for training where the site has made a split.
 
     faults: takes what is wrong with that split. table: the name of what says it.
@@ -225,11 +231,11 @@ def settled(table: str, entries: Sequence[Entry], faults: list[Fault]) -> list[E
               "give every labelled image one, or none")
         for entry in found if not entry.part
     ]  # fmt: skip
-    faults += apart(table, found)
+    faults += split_group_faults(table, found)
     return found
 
 
-def apart(table: str, entries: Sequence[Entry]) -> list[Fault]:
+def split_group_faults(table: str, entries: Sequence[Entry]) -> list[Fault]:
     """Return the faults of groups that a site's own split has in several parts."""
     parts: dict[str, set[str]] = {}
     for entry in entries:

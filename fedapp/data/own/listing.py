@@ -12,17 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedapp.core.settings import DataSettings
-from fedapp.data.folder import KINDS, composed, is_image, passed_over
+from fedapp.data.folder import KINDS, is_ignored, is_image, nfc
 from fedapp.data.own.entries import (
     IMAGE,
     Entry,
     Fault,
     Kind,
     Listing,
-    by_path,
     label_fault,
-    outside,
+    leads_outside,
     outside_fault,
+    with_patients_of_paths,
 )
 from fedapp.data.own.table import list_table
 from fedapp.data.own.vectors import NAMES, list_vectors, vectors_file
@@ -79,7 +79,7 @@ def list_own(
         what = f"no images, that is no {LABELLED}/<class>/*.png, {UNLABELLED}/*.png or {TABLE}"
         return _only(Fault(Kind.LAYOUT, str(data), what, f"put them there, as {KINDS}"))
     entries = tuple(sorted(listing.entries, key=lambda entry: entry.name))
-    return by_path(replace(listing, entries=entries), patients)
+    return with_patients_of_paths(replace(listing, entries=entries), patients)
 
 
 def _vectors(
@@ -112,7 +112,7 @@ def list_folders(data: Path, classes: Sequence[str]) -> Listing:
             walk.images(folder, "")
             continue
         for inner in walk.folders(folder):
-            label = composed(inner.name)
+            label = nfc(inner.name)
             if classes and label not in classes:
                 walk.faults.append(label_fault(f"{LABELLED}/{label}", label, classes))
             else:
@@ -165,7 +165,7 @@ class _Walk:
             elif not os.path.isfile(path):
                 self.faults.append(Fault(Kind.FILE, name, "no file", f"put there {IMAGE}"))
             else:
-                self.entries.append(Entry(path, composed(name), label))
+                self.entries.append(Entry(path, nfc(name), label))
 
     def _inside(self, folder: Path) -> list[Path]:
         """Return what lies in a folder, by name.
@@ -173,13 +173,13 @@ class _Walk:
         But for what is hidden, a machine's own, or leads elsewhere.
         """
         try:
-            found = sorted(path for path in folder.iterdir() if not passed_over(path.name))
+            found = sorted(path for path in folder.iterdir() if not is_ignored(path.name))
         except OSError as error:
             what = f"cannot be listed ({error.strerror})"
             remedy = "let the user who runs the node read it"
             self.faults.append(Fault(Kind.LAYOUT, self._name(folder), what, remedy))
             return []
-        strayed = {path for path in found if path.is_symlink() and outside(path, self._root)}
+        strayed = {path for path in found if path.is_symlink() and leads_outside(path, self._root)}
         self.faults += [outside_fault(self._name(path)) for path in sorted(strayed)]
         return [path for path in found if path not in strayed]
 

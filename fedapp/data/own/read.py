@@ -10,13 +10,12 @@ from torch import Tensor
 from fedapp.core.errors import ConfigError, DataError, ImageError
 from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.folder import decode_into
-from fedapp.data.memory_map import allocated, gathered
+from fedapp.data.memory_map import allocate, gather_rows
 from fedapp.data.own.entries import Fault, Kind, Listing, OwnDataError
 from fedapp.data.own.listing import list_agreed
 from fedapp.data.own.train_test_split import TEST, TRAIN, VAL, deal, group_of
-from fedapp.data.parts import BAGS, LABELLED, UNLABELLED, Bags, Part
-from fedapp.data.sites import SiteData
-from fedapp.data.split.groups import content_of, numbers_of
+from fedapp.data.sites import BAGS, LABELLED, UNLABELLED, Bags, Part, SiteData
+from fedapp.data.split.groups import content_digest, numbers_of
 from fedapp.data.window import DepthError
 
 _PARTS = {
@@ -112,7 +111,7 @@ def _read(
         raise OwnDataError(place.name, listing.faults)
     entries, channels = listing.entries, settings.inputs[0]
     decoded = _decoded(place, listing, settings)
-    dealt = deal(entries, split, seed, place.name, [content_of(image) for image in decoded])
+    dealt = deal(entries, split, seed, place.name, [content_digest(image) for image in decoded])
     rows: dict[tuple[str, str], list[int]] = {}
     for number, (entry, purpose) in enumerate(zip(entries, dealt, strict=True)):
         known = "label" if entry.label else "bag" if entry.bag else ""
@@ -122,7 +121,7 @@ def _read(
 
     def part(purpose: str, known: str) -> Part:
         chosen = rows.get((purpose, known), [])
-        images = gathered(decoded, chosen)
+        images = gather_rows(decoded, chosen)
         if known == "label" and findings:
             shown = torch.tensor([entries[i].findings for i in chosen], dtype=torch.int64)
             return Part(images, shown.view(-1, len(findings)))
@@ -155,7 +154,7 @@ def _decoded(place: Place, listing: Listing, settings: DataSettings) -> Tensor:
     """Return every entry's input, [n, ...]. Raises OwnDataError."""
     if listing.values is not None:
         return listing.values
-    images = allocated((len(listing.entries), *settings.inputs))
+    images = allocate((len(listing.entries), *settings.inputs))
     try:
         decode_into([entry.path for entry in listing.entries], images, settings.window)
     except ImageError as error:

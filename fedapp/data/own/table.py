@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from fedapp.core.names import of_cell
-from fedapp.data.bags import too_little
-from fedapp.data.folder import SUFFIXES, composed, is_image
+from fedapp.data.bag_proportions import why_unidentifiable
+from fedapp.data.folder import SUFFIXES, is_image, nfc
 from fedapp.data.inputs import UNKNOWN
 from fedapp.data.own.entries import (
     GROUP,
@@ -29,21 +29,21 @@ from fedapp.data.own.entries import (
     Fault,
     Kind,
     Listing,
-    alone,
     check_label,
     label_fault,
-    lacking,
-    outside,
+    leads_outside,
+    missing_patient_faults,
     outside_fault,
     part_fault,
-    part_of,
-    settled,
+    part_named,
+    single_patient_faults,
+    with_settled_parts,
 )
 
 Columns = Callable[[str, Sequence[str]], Sequence[str] | Fault]
 """Where the first line stands and its fields -> the columns' names, or what is wrong with them."""
 COLUMNS = ("path", "label", "bag", "split", GROUP, PATIENT)
-_SAID = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": UNKNOWN}
+_FINDING_VALUES = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": UNKNOWN}
 """Of a finding; programs write whole numbers with a point where others of the column lack one."""
 BAGS = "bags.csv"
 """Its name, beside the table of images."""
@@ -65,7 +65,7 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
     strange: set[str] = set()
     root, by_patient = table.parent.resolve(), False
     first_line = ",".join(("path", *(findings or ("label",))))
-    for where, row in rows(table, partial(_image_columns, findings), faults, first_line):
+    for where, row in csv_rows(table, partial(_image_columns, findings), faults, first_line):
         label, bag = row.get("label", ""), row.get("bag", "")
         shown = _findings_of(where, row, findings)
         if isinstance(shown, Fault):
@@ -79,7 +79,7 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
             faults.append(Fault(Kind.BAGS, where, "both a label and a bag", remedy))
             continue
         check_label(where, label, classes, strange, faults)
-        part, path = part_of(row.get("split", "")), _on_disk(table.parent, row["path"])
+        part, path = part_named(row.get("split", "")), _on_disk(table.parent, row["path"])
         if fault := (
             part_fault(where, part, label) or _path_fault(where, path, table.parent, root)
         ):
@@ -91,12 +91,12 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
             continue
         seen.add(name)
         patient = row.get(PATIENT, "")
-        faults += lacking(f"{where}: {name}", patient) if PATIENT in row else []
+        faults += missing_patient_faults(f"{where}: {name}", patient) if PATIENT in row else []
         group = patient or row.get(GROUP, "")
         entries.append(Entry(table.parent / path, name, label, part, group, bag, shown))
         by_patient = PATIENT in row
-    entries = settled(table.name, entries, faults)
-    faults += alone(entries) if by_patient else []
+    entries = with_settled_parts(table.name, entries, faults)
+    faults += single_patient_faults(entries) if by_patient else []
     bags = list_bags(table, entries, classes, faults)
     return Listing(tuple(entries), tuple(faults), bags=bags, by_patient=by_patient)
 
@@ -107,11 +107,11 @@ def _findings_of(
     """Return what a line says of each finding, or what is wrong with it."""
     found = []
     for name in findings:
-        if (said := row[name.lower()]) not in _SAID:
+        if (said := row[name.lower()]) not in _FINDING_VALUES:
             what = f"{said!r} of finding {name!r}"
             remedy = "write 1 (there), 0 (not there) or nothing (not read, or unsure)"
             return Fault(Kind.FINDING, where, what, remedy)
-        found.append(_SAID[said])
+        found.append(_FINDING_VALUES[said])
     return tuple(found)
 
 
@@ -129,9 +129,9 @@ def _image_columns(
         rule = (
             f"columns must be path, {', '.join(findings)} and, if wanted, split, group or patient"
         )
-        if "path" in header and (lacking := [n for n in findings if n.lower() not in header]):
+        if "path" in header and (absent := [n for n in findings if n.lower() not in header]):
             remedy = "add it, with nothing where it was not read"
-            return Fault(Kind.FINDING, where, f"no column of finding {lacking[0]!r}", remedy)
+            return Fault(Kind.FINDING, where, f"no column of finding {absent[0]!r}", remedy)
     missing = [name for name in needed if name not in header]
     other = [name for name in header if name not in possible]
     if missing and any(field.endswith(SUFFIXES) for field in header):
@@ -152,7 +152,7 @@ def _image_columns(
 
 
 def _on_disk(folder: Path, text: str) -> str:
-    """Return a path with its letters taken apart where the folder has it so (`composed`)."""
+    """Return a path with its letters taken apart where the folder has it so (`nfc`)."""
     apart = unicodedata.normalize("NFD", text)
     return apart if apart != text and not os.path.exists(folder / text) else text
 
@@ -169,7 +169,7 @@ def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None
     if path.is_absolute():
         remedy = "write it as seen from the CSV file's folder"
         return Fault(Kind.FILE, where, "an absolute path", remedy)
-    if ".." in path.parts or outside(folder / path, root):
+    if ".." in path.parts or leads_outside(folder / path, root):
         return outside_fault(where)
     if not os.path.isfile(folder / path):
         return Fault(Kind.FILE, where, "no such file", "correct the path or remove the line")
@@ -197,7 +197,7 @@ def list_bags(
         faults.append(Fault(Kind.BAGS, table.name, what, remedy))
         return found
     before, named = len(faults), set[str]()
-    for where, row in rows(path, partial(_bag_columns, classes), faults, first_line):
+    for where, row in csv_rows(path, partial(_bag_columns, classes), faults, first_line):
         bag = row.pop(_BAG_NAME)
         if not bag:
             remedy = "name it in the first field, or remove the line"
@@ -217,7 +217,7 @@ def list_bags(
         what, remedy = f"bag {bag!r} is not in {BAGS}", "add a line with its proportions"
         faults.append(Fault(Kind.BAGS, table.name, what, remedy))
     rows_found = torch.tensor(list(found.values()), dtype=torch.float64)
-    if len(faults) == before and (wrong := too_little(rows_found)):
+    if len(faults) == before and (wrong := why_unidentifiable(rows_found)):
         what, remedy = wrong
         if equal := _first_equal(found):
             what += f" ({equal[0]!r} and {equal[1]!r} have the same)"
@@ -275,7 +275,7 @@ def _shares(
     return tuple(share / total for share in shares)
 
 
-def rows(
+def csv_rows(
     table: Path, columns: Columns, faults: list[Fault], first_line: str
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield where each whole line of a CSV file stands, and its fields by column.
@@ -291,7 +291,7 @@ def rows(
     while True:
         where = f"{table.name}, line {reader.line_num + 1}"
         try:
-            fields = [composed(of_cell(field.strip())) for field in next(reader)]
+            fields = [nfc(of_cell(field.strip())) for field in next(reader)]
         except StopIteration:
             break
         except csv.Error as error:

@@ -14,11 +14,11 @@ from itertools import accumulate
 from fedapp.core import rng
 from fedapp.core.settings import SplitSettings
 from fedapp.data.own.entries import Entry
-from fedapp.data.split.groups import numbers_of, tied
+from fedapp.data.split.groups import joined_groups, numbers_of
 
 TRAIN, VAL, TEST, ASIDE = "train", "val", "test", "aside"
 
-ENOUGH = 3
+MIN_GROUPS = 3
 """Groups that a class needs to be dealt by itself, and so to be in every part."""
 
 RULE = "by class, equal images together"
@@ -38,22 +38,24 @@ def deal(
 ) -> tuple[str, ...]:
     """Return the part of each entry: TRAIN, VAL, TEST or ASIDE.
 
-    contents: what each image shows, as `together` wants it; empty: all differ. Groups that hold
-    images of equal content are dealt as one group.
+    contents: a digest of what each image shows, as `groups_dealt_together` takes it; empty: all
+    images differ. Groups that contain images of equal content are dealt as one group.
 
-    Where the site has made a split, it stands. Otherwise each class's labelled images are dealt by
-    `settings`' shares, as near as whole groups allow; a class of `ENOUGH` groups has at least one
-    in every part whose share is above 0. A group counts for its most frequent class, the first by
-    name of several. Classes of fewer groups are dealt as if they were one class. Unlabelled images
-    are for training; those of a group that went to val or test are set aside: a model must not
-    learn from a patient that it is measured on, not even without labels.
+    A split that the site has made itself is kept. Otherwise the labelled images of each class are
+    dealt by the shares in `settings`, as closely as whole groups allow. A class with `MIN_GROUPS`
+    groups or more has at least one group in every part whose share is above 0. A group counts for
+    its most frequent class (of several, the first by name). Classes with fewer groups are dealt
+    together, as if they were one class. Unlabelled images are for training, unless their group went
+    to val or test: those are set aside, because a model must not learn from a patient on whom it is
+    measured, not even without labels.
 
-    A group's place in its class's order is drawn from (seed, site, group) alone: the files' order
-    moves nothing, and images that come later move only groups at a class's two borders.
+    The position of a group in the order of its class is drawn from (seed, site, group) alone. So
+    the order of the files does not matter, and images that are added later move only groups at a
+    border between two parts.
     """
     if any(entry.part for entry in entries):
         return tuple(entry.part for entry in entries)
-    groups = together(entries, contents or [""] * len(entries))
+    groups = groups_dealt_together(entries, contents or [""] * len(entries))
     labels: dict[Group, Counter[str]] = {}
     for entry, group in zip(entries, groups, strict=True):
         if entry.label:
@@ -74,13 +76,13 @@ def deal(
 
 
 def _strata(labels: Mapping[Group, Counter[str]]) -> Iterator[list[Group]]:
-    """Yield the groups of each class with `ENOUGH` of them, then those of all other classes."""
+    """Yield the groups of each class with `MIN_GROUPS` of them, then those of all other classes."""
     classes: dict[str, list[Group]] = {}
     for group, found in labels.items():
         usual = min(found, key=lambda label: (-found[label], label))
         classes.setdefault(usual, []).append(group)
-    yield from (alike for alike in classes.values() if len(alike) >= ENOUGH)
-    yield [group for alike in classes.values() if len(alike) < ENOUGH for group in alike]
+    yield from (alike for alike in classes.values() if len(alike) >= MIN_GROUPS)
+    yield [group for alike in classes.values() if len(alike) < MIN_GROUPS for group in alike]
 
 
 def _borders(sizes: Sequence[int], settings: SplitSettings) -> tuple[int, int]:
@@ -97,12 +99,12 @@ def _borders(sizes: Sequence[int], settings: SplitSettings) -> tuple[int, int]:
     val = bisect_left(middles, sum(sizes) * (settings.train_share + settings.val_share))
     if count < 2:
         return train, val
-    least = int(settings.val_share > 0 and count >= ENOUGH)  # groups for validation
+    least = int(settings.val_share > 0 and count >= MIN_GROUPS)  # groups for validation
     val = max(min(val, count - 1), 1 + least)
     return max(min(train, val - least), 1), val
 
 
-def together(entries: Sequence[Entry], contents: Sequence[str]) -> tuple[Group, ...]:
+def groups_dealt_together(entries: Sequence[Entry], contents: Sequence[str]) -> tuple[Group, ...]:
     """Return which group each entry is dealt with: its own, or the first by name of those tied.
 
     contents: `content_of` each entry's image; empty: unknown, equal to no other. Groups that hold
@@ -112,7 +114,7 @@ def together(entries: Sequence[Entry], contents: Sequence[str]) -> tuple[Group, 
     if not any(contents):
         return tuple(groups)
     alone = (content or at for at, content in enumerate(contents))
-    numbers = tied(numbers_of(groups), numbers_of(alone))
+    numbers = joined_groups(numbers_of(groups), numbers_of(alone))
     first: dict[int, Group] = {}
     for number, group in zip(numbers, groups, strict=True):
         first[number] = min(group, first.get(number, group))

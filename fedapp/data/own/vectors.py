@@ -20,19 +20,19 @@ from torch import Tensor
 from fedapp.core.errors import DataError
 from fedapp.core.optional_dependencies import NotInstalled, needs
 from fedapp.core.untrusted_files import ForeignError, PickledError, arrays_of, check_unpacked
-from fedapp.data.folder import composed
+from fedapp.data.folder import nfc
 from fedapp.data.own.entries import (
     PATIENT,
     Entry,
     Fault,
     Kind,
     Listing,
-    alone,
     check_label,
-    lacking,
+    missing_patient_faults,
     part_fault,
-    part_of,
-    settled,
+    part_named,
+    single_patient_faults,
+    with_settled_parts,
 )
 
 TEXTS = ("label", "split", PATIENT, "encoder")
@@ -213,7 +213,7 @@ def checked(
             raise unusable(file, what, "write one for each vector, in the same order")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: a fault, later
         numbers = np.ascontiguousarray(values, np.float32)
-    texts = {name: [composed(text) for text in found] for name, found in texts.items()}
+    texts = {name: [nfc(text) for text in found] for name, found in texts.items()}
     return Rows(ids, torch.from_numpy(numbers.copy()), texts)
 
 
@@ -253,13 +253,13 @@ def list_vectors(file: Path, classes: Sequence[str], size: int = 0, encoder: str
         where = f"{file.name}: id {name!r}"
         label, part, patient = (rows.text(key, row) for key in ("label", "split", PATIENT))
         check_label(where, label, classes, strange, faults)
-        part = part_of(part)
+        part = part_named(part)
         if fault := part_fault(where, part, label):
             faults.append(fault)
-        faults += lacking(where, patient) if PATIENT in rows.texts else []
+        faults += missing_patient_faults(where, patient) if PATIENT in rows.texts else []
         entries.append(Entry(file, name, label, part, patient))
-    entries = settled(file.name, entries, faults)
-    faults += alone(entries) if PATIENT in rows.texts else []
+    entries = with_settled_parts(file.name, entries, faults)
+    faults += single_patient_faults(entries) if PATIENT in rows.texts else []
     return Listing(tuple(entries), tuple(faults), values=rows.values)
 
 

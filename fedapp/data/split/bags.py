@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 from fedapp.core import rng
 from fedapp.core.errors import DataError
 from fedapp.core.settings import BAGS, SplitSettings
-from fedapp.data.bags import fitted, in_words, proportions_of
+from fedapp.data.bag_proportions import describe_bags, proportionally_fitted, proportions_of
 from fedapp.data.split.shares import apportion, by_owner, dirichlet
 from fedapp.protocol.messages import SERVER_SITE
 
 BAG_ALPHA = 1.0
 """Of the Dirichlet draws by which a class is dealt to a site's bags: every division as likely."""
-LEAST = 0.1
+MIN_WEIGHT = 0.1
 """A class's weight in a bag is drawn from U[LEAST, 1]; here and below as FedUL's code has it."""
-ROUNDING = 1e-9
+ROUNDING_ERROR = 1e-9
 """A number of samples that is whole but for an error of floating point counts as whole."""
-DOMINANT = 10.0
+DOMINANT_FACTOR = 10.0
 """Factor of the weight of bag m's class m mod C."""
 
 
 @dataclass(frozen=True, eq=False)
-class Bagged:
+class BagAssignment:
     """The bags of a split of N samples at K sites, B bags at each, C classes.
 
     bag: int32 [N], in which one of its owner's a sample lies, in [0, B); -1: in none.
@@ -45,10 +45,10 @@ class Bagged:
         """Bags of each site, B."""
         return int(self.counts.shape[1])
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Say how many bags there are, and how well each site's tell its classes apart."""
         filled = [proportions_of(own[own.any(1)]) for own in self.counts if own.any()]
-        return in_words(filled) if filled else f"bags: {self.bags} a site, all of them empty"
+        return describe_bags(filled) if filled else f"bags: {self.bags} a site, all of them empty"
 
     def check(
         self, site: NDArray[np.int32], visible: NDArray[np.bool_], sites: int, classes: int
@@ -105,7 +105,7 @@ def put_into_bags(
     hidden: NDArray[np.bool_],
     settings: SplitSettings,
     seed: int,
-) -> Bagged:
+) -> BagAssignment:
     """Put the hidden samples of sites that know bags into B bags each, as `bag_mix` says.
 
     classes, site: [N], class and owner of each sample. hidden: [N], whether nobody sees its label.
@@ -129,7 +129,7 @@ def put_into_bags(
         samples, first = np.unique(places[:, 0], return_index=True)
         bag[samples] = places[first, 1]
         repeats.append(np.delete(places, first, 0).astype(np.int32))
-    return Bagged(bag, np.concatenate(repeats), counts)
+    return BagAssignment(bag, np.concatenate(repeats), counts)
 
 
 class _Dealer:
@@ -149,7 +149,9 @@ class _Dealer:
         sizes = np.array([len(members) for members in of_class])
         if self._mix == "dominant":
             rows = np.full(self._bags, sizes.sum() / self._bags)
-            fit = fitted(self._weights(owner, len(sizes)), rows, sizes.astype(np.float64))
+            fit = proportionally_fitted(
+                self._weights(owner, len(sizes)), rows, sizes.astype(np.float64)
+            )
         elif self._mix == "official":
             table = self._weights(owner, len(sizes))
             if self._alike:
@@ -159,7 +161,7 @@ class _Dealer:
         for label in np.flatnonzero(sizes).tolist():
             draw, members = rng.numpy_stream(self._seed, "bags", owner, label), of_class[label]
             if self._mix == "official":
-                wanted = fit[:, label] + ROUNDING
+                wanted = fit[:, label] + ROUNDING_ERROR
                 counts = np.minimum(wanted, len(members)).astype(np.int64)
                 chosen = np.concatenate([draw.permutation(members)[:count] for count in counts])
             else:
@@ -175,7 +177,7 @@ class _Dealer:
     def _weights(self, owner: int, num_classes: int) -> NDArray[np.float64]:
         """Draw a site's table, [B, C], above 0; where all sites are alike, the same for all."""
         draw = rng.numpy_stream(self._seed, "bag-weights", *(() if self._alike else (owner,)))
-        weights = draw.uniform(LEAST, 1, (self._bags, num_classes))
+        weights = draw.uniform(MIN_WEIGHT, 1, (self._bags, num_classes))
         numbers = np.arange(self._bags)
-        weights[numbers, numbers % num_classes] *= DOMINANT
+        weights[numbers, numbers % num_classes] *= DOMINANT_FACTOR
         return weights

@@ -12,7 +12,7 @@ that the mean over sites is the accuracy on all of them. Training images are dea
 - `majority` (FedUL's Non-IID, Table D.5 there): a class belongs mostly to one site, or a few where
   there are more sites than classes; all others have little of it. Labelled as `iid`.
 - `ten_mixes` (FedMatch, FlexProtoFSSL): labelled images as `iid`; of the others site i has the
-  classes as often as `MIX` says, turned by i places.
+  classes as often as `TEN_CLASS_MIX` says, turned by i places.
 - `dirichlet_unlabelled`: labelled images as `iid`; the others by Dir_K(`dirichlet_alpha`) for each
   class.
 """
@@ -30,9 +30,9 @@ from fedapp.data.split.shares import apportion, by_owner, dirichlet
 
 Indices = NDArray[np.int64]
 
-MIX = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
+TEN_CLASS_MIX = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
 """Shares of ten classes among the unlabelled images of site 0 (FedMatch's code)."""
-MAJORITY = 80.0
+MAJORITY_FACTOR = 80.0
 """How many times as many samples of a class its own site gets under `split.deal=majority`."""
 
 
@@ -52,24 +52,24 @@ def deal_exactly(
     owner = np.zeros(len(classes), np.int32)
     for part in (VAL, TEST):
         members = _shuffled(np.flatnonzero(split == part), classes, seed, part)
-        owner[members] = _in_turn(len(members), sites)
+        owner[members] = _round_robin(len(members), sites)
     training = _shuffled(np.flatnonzero((split == TRAIN) & free), classes, seed, TRAIN)
     if settings.deal in ("two_classes", "two_labelled_classes"):
         _two_classes(owner, training, classes, sites, seed)
     elif settings.deal == "majority":
         _majority(owner, training, classes, sites, seed)
     else:
-        owner[training] = _in_turn(len(training), sites)
+        owner[training] = _round_robin(len(training), sites)
     visible = (split != TRAIN) | ~free
     shares = _label_shares(settings, seed)
     owned_by_site = by_owner(training, owner, sites)
     for site, (owned, share) in enumerate(zip(owned_by_site, shares, strict=True)):
         there = len(np.unique(classes[owned]))
-        visible[owned[_spread(len(owned), share, site, there)]] = True
+        visible[owned[_evenly_spaced(len(owned), share, site, there)]] = True
     if settings.deal == "two_labelled_classes":
         others = np.flatnonzero(~visible)
         draw = rng.numpy_stream(seed, "exact-unlabelled")
-        owner[draw.permutation(others)] = _in_turn(len(others), sites)
+        owner[draw.permutation(others)] = _round_robin(len(others), sites)
     if settings.deal in ("ten_mixes", "dirichlet_unlabelled"):
         for label in range(int(classes.max()) + 1):
             draw = rng.numpy_stream(seed, "exact-mix", label)
@@ -86,12 +86,12 @@ def _shuffled(members: Indices, classes: NDArray[np.int64], seed: int, part: int
     return by_class
 
 
-def _in_turn(count: int, sites: int) -> NDArray[np.int32]:
+def _round_robin(count: int, sites: int) -> NDArray[np.int32]:
     """Return 0, 1, ..., sites - 1, 0, ...: [count]; of samples class by class that is even."""
     return (np.arange(count) % sites).astype(np.int32)
 
 
-def _spread(count: int, share: float, site: int, classes: int) -> NDArray[np.bool_]:
+def _evenly_spaced(count: int, share: float, site: int, classes: int) -> NDArray[np.bool_]:
     """Return a mask [count] of round(count * share), at equal distances.
 
     The samples are class by class. Of fewer than there are classes each site's begin a class
@@ -133,9 +133,10 @@ def _majority(
     sites: int,
     seed: int,
 ) -> None:
-    """Deal each class by weights U[0.45, 0.55], times `MAJORITY` at the sites that have it mostly.
+    """Deal each class by weights U[0.45, 0.55], times `MAJORITY_FACTOR` at its majority sites.
 
-    These are the sites s of which [s / K, (s + 1) / K) and [c / C, (c + 1) / C) overlap.
+    Site s is a majority site of class c where the intervals [s / K, (s + 1) / K) and [c / C, (c +
+    1) / C) overlap.
     """
     count, each = int(classes.max()) + 1, np.arange(sites)
     for name in np.unique(classes[training]).tolist():
@@ -144,7 +145,7 @@ def _majority(
             training[classes[training] == name],
         )
         mostly = (each * count < (name + 1) * sites) & (name * sites < (each + 1) * count)
-        weights = draw.uniform(0.45, 0.55, sites) * np.where(mostly, MAJORITY, 1.0)
+        weights = draw.uniform(0.45, 0.55, sites) * np.where(mostly, MAJORITY_FACTOR, 1.0)
         counts = apportion(draw, len(members), weights / weights.sum())
         owner[members] = np.repeat(each, counts)
 
@@ -169,13 +170,13 @@ def _class_shares(
     """Return which share of a class's unlabelled samples each site has: [sites], sums to 1."""
     if settings.deal == "dirichlet_unlabelled":
         return dirichlet(draw, settings.dirichlet_alpha, settings.num_clients)
-    if (there := int(classes.max()) + 1) != len(MIX):
+    if (there := int(classes.max()) + 1) != len(TEN_CLASS_MIX):
         raise DataError(
-            f"split.deal=ten_mixes is for {len(MIX)} classes, the data have {there}: choose "
-            "split.deal=dirichlet_unlabelled"
+            f"split.deal=ten_mixes is for {len(TEN_CLASS_MIX)} classes, the data have {there}: "
+            "choose split.deal=dirichlet_unlabelled"
         )
-    places = (label - np.arange(settings.num_clients)) % len(MIX)
-    shares: NDArray[np.float64] = MIX[places] / MIX[places].sum()
+    places = (label - np.arange(settings.num_clients)) % len(TEN_CLASS_MIX)
+    shares: NDArray[np.float64] = TEN_CLASS_MIX[places] / TEN_CLASS_MIX[places].sum()
     return shares
 
 

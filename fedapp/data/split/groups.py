@@ -27,7 +27,7 @@ from fedapp.data.split.manifest import Manifest, labels_digest
 Numbers = NDArray[np.int64]
 
 
-def numbered(patients: Sequence[Any], count: int) -> Numbers:
+def patient_numbers(patients: Sequence[Any], count: int) -> Numbers:
     """Return which inputs are of one patient, as numbers [count]. Raises DataError.
 
     patients: a name or number of each input; None, NaN or an empty text is none.
@@ -58,10 +58,11 @@ def patient_in(path: str, pattern: str) -> str:
     return (found[1] or "") if found else ""
 
 
-def by_paths(paths: Sequence[str], pattern: str) -> Numbers:
-    """Return which images are of one patient, as `numbered` does. Raises DataError, and names one.
+def patients_of_paths(paths: Sequence[str], pattern: str) -> Numbers:
+    """Return a patient's number for each image, [N], taken from the image's path.
 
-    paths: below the data. pattern: as in `patient_in`.
+    paths: relative to the folder of the data. pattern: `data.patients`, as in `patient_in`. Raises
+    DataError, naming the first path that does not match, and where `patient_numbers` does.
     """
     names = [patient_in(path, pattern) for path in paths]
     if not all(names):
@@ -69,7 +70,7 @@ def by_paths(paths: Sequence[str], pattern: str) -> Numbers:
             f"{paths[names.index('')]}: its path does not match data.patients = {pattern!r}, so "
             "nobody knows whose it is: rename the file as the others are, or correct the pattern"
         )
-    return numbered(names, len(paths))
+    return patient_numbers(names, len(paths))
 
 
 def dealt_by_patient(
@@ -115,19 +116,19 @@ def check_patients(patients: Numbers, manifest: Manifest) -> None:
             )
 
 
-def content_of(inputs: Tensor) -> str:
+def content_digest(inputs: Tensor) -> str:
     """Return the SHA-256, in hex, of one input on the CPU, of its shape, and of nothing else."""
     total = hashlib.sha256(repr(tuple(inputs.shape)).encode())
     total.update(inputs.contiguous().numpy().data)
     return total.hexdigest()
 
 
-def alike(inputs: Tensor) -> Numbers | None:
+def equal_inputs(inputs: Tensor) -> Numbers | None:
     """Return which inputs are equal, as numbers int64 [N] from 0; None where all differ.
 
     inputs: [N, ...], on the CPU.
     """
-    found = numbers_of(map(content_of, inputs))
+    found = numbers_of(map(content_digest, inputs))
     return found if len(np.unique(found)) < len(found) else None
 
 
@@ -137,7 +138,7 @@ def numbers_of(things: Iterable[Hashable]) -> Numbers:
     return np.array([numbers.setdefault(one, len(numbers)) for one in things], np.int64)
 
 
-def tied(one: Numbers, other: Numbers) -> Numbers:
+def joined_groups(one: Numbers, other: Numbers) -> Numbers:
     """Return what is to be dealt together by two groupings, int64 [N] from 0, of the same inputs.
 
     Inputs are tied that share a group in either, and so are those tied to the same third one.
@@ -150,7 +151,7 @@ def tied(one: Numbers, other: Numbers) -> Numbers:
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
-def learned_from(sites: Iterable[SiteData]) -> tuple[int, int]:
+def test_copies(sites: Iterable[SiteData]) -> tuple[int, int]:
     """Return how many test inputs of the sites equal one that a site learns from, and of how many.
 
     The site need not be the same: what one has learned reaches the others.
@@ -159,12 +160,12 @@ def learned_from(sites: Iterable[SiteData]) -> tuple[int, int]:
     tested: list[str] = []
     for data in sites:
         for part in data.training:
-            known.update(map(content_of, part.cpu()))
-        tested += map(content_of, data.test.cpu())
+            known.update(map(content_digest, part.cpu()))
+        tested += map(content_digest, data.test.cpu())
     return sum(content in known for content in tested), len(tested)
 
 
-def in_words(found: int, of: int, images: bool) -> str:
+def describe_copies(found: int, of: int, images: bool) -> str:
     """Say how many test inputs are learned from too; empty: none is.
 
     Two rows of a table may well have the same numbers; two images that are equal are one image.

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError, DataError
 from fedapp.core.settings import SplitSettings
-from fedapp.data.split.bags import Bagged
+from fedapp.data.split.bags import BagAssignment
 from fedapp.protocol.messages import SERVER_SITE
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -22,7 +22,7 @@ TRAIN, VAL, TEST = 0, 1, 2
 
 _FORMAT = "um-pfssl-manifest-1"
 _OF_BAGS = ("bag", "repeats", "bag_counts")
-"""The file's names of the arrays of `Bagged`."""
+"""The file's names of the arrays of `BagAssignment`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Manifest:
     split: NDArray[np.uint8]
     visible: NDArray[np.bool_]
     labels_sha256: str = ""
-    bagged: Bagged | None = None
+    bagged: BagAssignment | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in (("site", np.int32), ("split", np.uint8), ("visible", np.bool_)):
@@ -92,7 +92,7 @@ class Manifest:
     @property
     def particulars(self) -> str:
         """What sites know of their samples beside labels, in words; empty: nothing."""
-        return self.bagged.in_words() if self.bagged else ""
+        return self.bagged.describe() if self.bagged else ""
 
     @property
     def made(self) -> str:
@@ -175,7 +175,7 @@ class Manifest:
                 num_classes=int(header["num_classes"]),
                 seed=int(header["seed"]),
                 labels_sha256=header["labels_sha256"],
-                bagged=Bagged(*bags) if bags else None,
+                bagged=BagAssignment(*bags) if bags else None,
                 **arrays,
             )
             if manifest.digest() != header["digest"]:

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 MIN_SIDE, MAX_SIDE, MAX_CHANNELS = 8, 1024, 4
-WORKED_AT: Final = 32
+WORKING_SIDE: Final = 32
 """Pixels of the shorter side, at least, to which a larger image is averaged."""
-LARGEST: Final = 1e6
+MAX_PIXEL: Final = 1e6
 """What exceeds it is taken for it; pixels are below 10."""
 
 
@@ -36,13 +36,13 @@ class WorkingSize(nn.Module):
     def __init__(self, inputs: tuple[int, ...]) -> None:
         super().__init__()
         _, height, width = inputs
-        self.by = max(1, min(height, width) // WORKED_AT)
+        self.by = max(1, min(height, width) // WORKING_SIDE)
         self.sides = height // self.by, width // self.by
         self.top, self.left = height % self.by // 2, width % self.by // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the smaller images, their values within `LARGEST`."""
-        x = x.clamp(-LARGEST, LARGEST)
+        """Return the smaller images, their values within `MAX_PIXEL`."""
+        x = x.clamp(-MAX_PIXEL, MAX_PIXEL)
         if self.by == 1:
             return x
         return F.avg_pool2d(x[..., self.top :, self.left :], self.by)

@@ -13,11 +13,11 @@ from fedapp.learn.features._images import image_misfit
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
 
-MOST_NUMBERS = 2000
+MAX_FEATURES = 2000
 """Of an input; where there are more, a random projection leaves so many."""
 BELOW_ONE = 1 - 1e-5
 """The norm that rows are given in place of 1: rounding does not take it above 1."""
-LEAST_NORM = 1e-12
+MIN_NORM = 1e-12
 """Norms are at least this where something is divided by them, so that 0 / 0 is 0."""
 
 
@@ -106,13 +106,13 @@ def random_projection(seed: int, numbers: int, divisor: int) -> Tensor | None:
 
     Its entries are normal, of variance 1 / divisor, and the same wherever seed and numbers are.
     """
-    if numbers <= MOST_NUMBERS:
+    if numbers <= MAX_FEATURES:
         return None
     stream = torch_stream(seed, "projection", numbers)
-    return torch.randn(numbers, MOST_NUMBERS, generator=stream) / math.sqrt(divisor)
+    return torch.randn(numbers, MAX_FEATURES, generator=stream) / math.sqrt(divisor)
 
 
-def shortened(x: Tensor, least: float = LEAST_NORM) -> Tensor:
+def unit_rows(x: Tensor, least: float = MIN_NORM) -> Tensor:
     """Return the rows of x, [n, d], with the norm 1; of zeros, zeros.
 
     least: what is shorter is divided by this instead, and stays shorter than 1.

@@ -18,15 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.learn.features._images import Cells, WorkingSize
-from fedapp.learn.features.base import BELOW_ONE, FeatureMap, shortened
+from fedapp.learn.features.base import BELOW_ONE, FeatureMap, unit_rows
 from fedapp.learn.networks.base import Network
 
 DIRECTIONS: Final = 8
-CELLS: Final = (8, 4)
+CELLS_PER_SIDE: Final = (8, 4)
 """Cells a side, at most: of the finer grid and of the coarser one."""
-INTENSITIES: Final = 0.5
+INTENSITY_WEIGHT: Final = 0.5
 """Weight of mean intensities beside gradients."""
-FAINTEST: Final = 0.01
+MIN_CONTRAST: Final = 0.01
 """Contrast below which intensities count less; a pixel's least step is 0.01 and more."""
 
 
@@ -39,7 +39,7 @@ class Hog(FeatureMap):
     def __init__(self, inputs: tuple[int, ...]) -> None:
         super().__init__()
         self.working = WorkingSize(inputs)
-        grids = [Cells(self.working.sides, most) for most in CELLS]
+        grids = [Cells(self.working.sides, most) for most in CELLS_PER_SIDE]
         self.grids = nn.ModuleList(grids)
         self.size = sum(grid.count for grid in grids) * (DIRECTIONS + inputs[0])
 
@@ -54,11 +54,11 @@ class Hog(FeatureMap):
         parts = []
         shares = in_directions(*gradients(x))
         for cells in self.grids:
-            parts.append(shortened(cells(shares).flatten(1).sqrt()))
+            parts.append(unit_rows(cells(shares).flatten(1).sqrt()))
             levels = cells(x).flatten(1)
             levels = levels - levels.mean(1, keepdim=True)
-            parts.append(INTENSITIES * shortened(levels, FAINTEST))
-        whole = (len(CELLS) * (1 + INTENSITIES**2)) ** 0.5
+            parts.append(INTENSITY_WEIGHT * unit_rows(levels, MIN_CONTRAST))
+        whole = (len(CELLS_PER_SIDE) * (1 + INTENSITY_WEIGHT**2)) ** 0.5
         out: Tensor = torch.cat(parts, 1) * (BELOW_ONE / whole)
         return out
 

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from fedapp.core.errors import ConfigError
 from fedapp.learn.features.base import (
     BELOW_ONE,
-    MOST_NUMBERS,
+    MAX_FEATURES,
     FeatureMap,
     random_projection,
-    shortened,
+    unit_rows,
 )
 from fedapp.learn.networks.base import Network
-from fedapp.learn.uncertainty import cut
+from fedapp.learn.uncertainty import cache_sized_pieces
 
 
 class FrozenNetwork(FeatureMap):
@@ -25,9 +25,9 @@ class FrozenNetwork(FeatureMap):
     def __init__(self, network: Network, seed: int) -> None:
         super().__init__()
         self.network = network
-        self.size = min(network.features, MOST_NUMBERS)
+        self.size = min(network.features, MAX_FEATURES)
         self.projection: Tensor | None
-        projection = random_projection(seed, network.features, MOST_NUMBERS)
+        projection = random_projection(seed, network.features, MAX_FEATURES)
         self.register_buffer("projection", projection, persistent=False)
         self.eval()
 
@@ -49,9 +49,9 @@ class FrozenNetwork(FeatureMap):
         """float32 [n, *inputs] -> float32 [n, size], of norm 1; zeros stay zeros."""
         with self.network.in_compute_type(x.device):
             out = self.network.embed(self.network.trunk(x))
-        out = shortened(out.float())
+        out = unit_rows(out.float())
         if self.projection is not None:
-            out = shortened(out @ self.projection)
+            out = unit_rows(out @ self.projection)
         return out * BELOW_ONE
 
     @torch.no_grad()
@@ -60,7 +60,7 @@ class FrozenNetwork(FeatureMap):
 
         Products of matrices have other last bits with other numbers of rows.
         """
-        return torch.cat([self(piece) for piece in cut(x)])
+        return torch.cat([self(piece) for piece in cache_sized_pieces(x)])
 
 
 FEATURES = FrozenNetwork

@@ -24,28 +24,28 @@ from torch import Tensor
 
 from fedapp.core.rng import torch_stream
 from fedapp.learn.features._images import WorkingSize
-from fedapp.learn.features.base import BELOW_ONE, LEAST_NORM, LearnedFeatures, shortened
+from fedapp.learn.features.base import BELOW_ONE, MIN_NORM, LearnedFeatures, unit_rows
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
 
-SIDE: Final = 6
+PATCH_SIDE: Final = 6
 """Pixels of a patch's side."""
 FILTERS: Final = 200
 ROUNDS: Final = 10
 """Exchanges of k-means."""
-PLACES: Final = 16
+PATCHES_PER_IMAGE: Final = 16
 """Patches of an image in an exchange, at most."""
-FLAT: Final = 0.01
+CONTRAST_FLOOR: Final = 0.01
 """Added to a patch's variance before its root: a fifth of a grey level is no contrast."""
 RIDGE: Final = 0.1
 """Added to the covariance's eigenvalues, times their mean."""
 THRESHOLD: Final = 0.5
 """Taken from responses before they are cut at 0."""
-GRAIN: Final = 2**10
+ROUNDING_STEPS: Final = 2**10
 """Steps to 1 in what is added. Sums of 10^8 patches are exact."""
-ROUNDED: Final = 1.01
+BOUND_SLACK: Final = 1.01
 """Of sums that came: how much more than can be is let pass."""
-AT_ONCE: Final = 256
+IMAGES_AT_ONCE: Final = 256
 """Images whose patches are held at a time."""
 
 
@@ -68,15 +68,15 @@ class Patches(LearnedFeatures):
         super().__init__()
         self.seed, self.rounds = seed, rounds
         self.working = WorkingSize(inputs)
-        height, width = (side - SIDE + 1 for side in self.working.sides)
+        height, width = (side - PATCH_SIDE + 1 for side in self.working.sides)
         self.places = height * width
         self.quarter = -(-height // 2), -(-width // 2)
         self.channels, self.size = inputs[0], 4 * filters
-        d = inputs[0] * SIDE**2
+        d = inputs[0] * PATCH_SIDE**2
         start = torch.randn(filters, d, generator=torch_stream(seed, "filters' start"))
         self.register_buffer("mean", torch.zeros(d))
         self.register_buffer("whitening", torch.eye(d))
-        self.register_buffer("filters", shortened(start))
+        self.register_buffer("filters", unit_rows(start))
 
     @classmethod
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
@@ -92,14 +92,14 @@ class Patches(LearnedFeatures):
         kernels = self.filters @ self.whitening
         offset = kernels @ self.mean
         kernels = kernels - kernels.mean(1, keepdim=True)  # a patch's mean does not count
-        level = F.avg_pool2d(x, SIDE, 1).mean(1, keepdim=True)
-        square = F.avg_pool2d(x.square(), SIDE, 1).mean(1, keepdim=True)
-        contrast = ((square - level.square()).clamp_min(0) + FLAT).sqrt()
-        response = F.conv2d(x, kernels.view(-1, self.channels, SIDE, SIDE))
+        level = F.avg_pool2d(x, PATCH_SIDE, 1).mean(1, keepdim=True)
+        square = F.avg_pool2d(x.square(), PATCH_SIDE, 1).mean(1, keepdim=True)
+        contrast = ((square - level.square()).clamp_min(0) + CONTRAST_FLOOR).sqrt()
+        response = F.conv2d(x, kernels.view(-1, self.channels, PATCH_SIDE, PATCH_SIDE))
         # In place: the responses are large, and fresh memory takes longer than the convolution.
         response = response.div_(contrast).sub_((offset + THRESHOLD)[:, None, None]).relu_()
         quarters = F.avg_pool2d(response, self.quarter, ceil_mode=True, count_include_pad=False)
-        return shortened(quarters.flatten(1).sqrt()) * BELOW_ONE
+        return unit_rows(quarters.flatten(1).sqrt()) * BELOW_ONE
 
     def exchanges(self) -> int:
         """Return the number of steps: the whitening's and those of k-means."""
@@ -125,7 +125,7 @@ class Patches(LearnedFeatures):
             name: torch.zeros(shape, dtype=dtype, device=x.device)
             for name, (shape, dtype) in self.sum_schema(step).items()
         }
-        for some in x.split(AT_ONCE) if len(x) else ():
+        for some in x.split(IMAGES_AT_ONCE) if len(x) else ():
             patches = self._patches(step, some)
             if step == 0:
                 added["count"] += len(patches)
@@ -143,10 +143,15 @@ class Patches(LearnedFeatures):
 
         A patch of d numbers is no longer than sqrt(d), but for rounding.
         """
-        patches, long = images * min(PLACES, self.places), self.mean.numel() ** 0.5 * ROUNDED
+        patches, long = (
+            images * min(PATCHES_PER_IMAGE, self.places),
+            self.mean.numel() ** 0.5 * BOUND_SLACK,
+        )
         if step:
             kernels = self.filters.double() @ self.whitening.double()
-            weight = (long + float(self.mean.norm())) * float(kernels.norm(dim=1).max()) * ROUNDED
+            weight = (
+                (long + float(self.mean.norm())) * float(kernels.norm(dim=1).max()) * BOUND_SLACK
+            )
             weights, moved = sums["weight"].abs().sum(), sums["sum"].norm(dim=1).sum()
             if weights > patches * weight or moved > patches * weight * long:
                 return f"weights {float(weights):g}, more than {images} images have"
@@ -157,7 +162,7 @@ class Patches(LearnedFeatures):
         trace, total = float(products.trace()), sums["sum"]
         if not 0 <= trace <= patches * long**2:
             return f"products of patches add up to {trace:g}, more than {images} images have"
-        slack = (ROUNDED - 1) * (trace + 1e-9)
+        slack = (BOUND_SLACK - 1) * (trace + 1e-9)
         left = products - total.outer(total) / max(count, 1) + slack * torch.eye(len(total))
         if not products.equal(products.T) or int(torch.linalg.cholesky_ex(left).info):
             return "products of patches are not positive semi-definite once their mean is taken out"
@@ -177,22 +182,22 @@ class Patches(LearnedFeatures):
         whitened = centred @ self.whitening.double()
         long = whitened.norm(dim=1, keepdim=True)
         self.filters.copy_(
-            torch.where(long > LEAST_NORM, whitened / long.clamp_min(LEAST_NORM), self.filters)
+            torch.where(long > MIN_NORM, whitened / long.clamp_min(MIN_NORM), self.filters)
         )
 
     def _patches(self, step: int, x: Tensor) -> Tensor:
         """Return the patches of a step, rounded, float64 [patches, d]."""
         stream = torch_stream(self.seed, "places of patches", step)
-        places = torch.randperm(self.places, generator=stream)[:PLACES]
-        small, across = self.working(x), self.working.sides[1] - SIDE + 1
+        places = torch.randperm(self.places, generator=stream)[:PATCHES_PER_IMAGE]
+        small, across = self.working(x), self.working.sides[1] - PATCH_SIDE + 1
         cut = [
-            small[:, :, place // across :, place % across :][:, :, :SIDE, :SIDE]
+            small[:, :, place // across :, place % across :][:, :, :PATCH_SIDE, :PATCH_SIDE]
             for place in places.tolist()
         ]
         whole: Tensor = torch.stack(cut, 1).flatten(0, 1).flatten(1).double()
         whole = whole - whole.mean(1, keepdim=True)
-        whole /= (whole.square().mean(1, keepdim=True) + FLAT).sqrt()
-        return whole.mul_(GRAIN).round_().div_(GRAIN)
+        whole /= (whole.square().mean(1, keepdim=True) + CONTRAST_FLOOR).sqrt()
+        return whole.mul_(ROUNDING_STEPS).round_().div_(ROUNDING_STEPS)
 
     def _assigned(self, patches: Tensor) -> tuple[Tensor, Tensor]:
         """Return the filter that each patch counts for, and its weight there, rounded."""
@@ -200,7 +205,7 @@ class Patches(LearnedFeatures):
         products = (patches - self.mean.double()) @ kernels
         found = products.abs().argmax(1)
         weights = products.gather(1, found[:, None])[:, 0]
-        return found, weights.mul_(GRAIN).round_().div_(GRAIN)
+        return found, weights.mul_(ROUNDING_STEPS).round_().div_(ROUNDING_STEPS)
 
 
 def whitening(covariance: Tensor) -> Tensor:
@@ -211,7 +216,7 @@ def whitening(covariance: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(covariance)
     values = values.clamp_min(0)
     level = float(values.mean())
-    if level <= LEAST_NORM:
+    if level <= MIN_NORM:
         return torch.eye(len(values), dtype=covariance.dtype)
     found: Tensor = (vectors * (values + RIDGE * level).rsqrt()) @ vectors.T
     return found

@@ -5,10 +5,10 @@ from typing import ClassVar, Final, Self
 
 from torch import Tensor
 
-from fedapp.learn.features.base import BELOW_ONE, MOST_NUMBERS, FeatureMap, random_projection
+from fedapp.learn.features.base import BELOW_ONE, MAX_FEATURES, FeatureMap, random_projection
 from fedapp.learn.networks.base import Network
 
-LONG: Final = 3.0
+MAX_ROOT_MEAN_SQUARE: Final = 3.0
 """Root mean square of an input's numbers above which it is shortened; they are standardised."""
 
 
@@ -20,8 +20,8 @@ class Plain(FeatureMap):
     def __init__(self, inputs: tuple[int, ...], seed: int) -> None:
         super().__init__()
         count = math.prod(inputs)
-        self.size = min(count, MOST_NUMBERS)
-        self.longest = LONG * math.sqrt(self.size)
+        self.size = min(count, MAX_FEATURES)
+        self.longest = MAX_ROOT_MEAN_SQUARE * math.sqrt(self.size)
         self.projection: Tensor | None
         projection = random_projection(seed, count, count)
         self.register_buffer("projection", projection, persistent=False)

@@ -34,7 +34,7 @@ def ends_in_head(layers: nn.Sequential) -> bool:
     return [type(layer) for layer in layers][-2:] == [nn.Dropout, nn.Linear]
 
 
-class InRow(Network):
+class SequentialNetwork(Network):
     """layers: a row that `ends_in_head`. Its answers are the row's own."""
 
     def __init__(self, layers: nn.Sequential) -> None:
@@ -123,7 +123,7 @@ def _called(
         return network
     if not ends_in_head(network):
         raise _broken(name, "the function", "must return a row that ends in Dropout and Linear")
-    return InRow(network)
+    return SequentialNetwork(network)
 
 
 def check_contract(name: str, network: object, inputs: tuple[int, ...], num_classes: int) -> None:

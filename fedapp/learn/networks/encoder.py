@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.core.settings import CLOSED, Rate
-from fedapp.learn.frozen_answers import Recalled
+from fedapp.learn.frozen_answers import CachedAnswers
 from fedapp.learn.networks._body import read_body, trained_modules, width
 from fedapp.learn.networks._weights import Record, read_record, record_beside
 from fedapp.learn.networks.base import Features, Network, NetworkSettings
@@ -34,7 +34,7 @@ class Body:
         of_colours = (torch.tensor(v).view(3, 1, 1) for v in (record.mean, record.std))
         self._mean, self._std = of_colours
         self.recalled = {
-            kind: Recalled(self, self.width, [name, sha256, asdict(record), str(kind)])
+            kind: CachedAnswers(self, self.width, [name, sha256, asdict(record), str(kind)])
             for kind in (torch.float32, torch.bfloat16)
         }
         """What it said, by the type that it computed in; only while nothing of it is trained."""

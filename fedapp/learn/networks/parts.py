@@ -1,5 +1,7 @@
 """Parts of a network as sets of tensor names: by module type and declared place, not by names."""
 
+from collections.abc import Iterable
+
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -25,3 +27,12 @@ def names_of(model: nn.Module, modules: set[int]) -> frozenset[str]:
         if id(module) in modules
         for name in module.state_dict()
     )
+
+
+def layers_of(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the tensors of each layer, by its name; both in alphabetical order."""
+    layers: dict[str, tuple[str, ...]] = {}
+    for name in sorted(names):
+        layer = name.rpartition(".")[0]
+        layers[layer] = (*layers.get(layer, ()), name)
+    return dict(sorted(layers.items()))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fedapp.core.settings import PrivacySettings, RoundSettings, TrainSettings
-from fedapp.data.parts import LABELLED
+from fedapp.data.sites import LABELLED
 from fedapp.methods.averaging.base import WARM_UP, budget, budget_of
 from fedapp.methods.base import ImageLevel, SiteContext, SiteReport
 from fedapp.privacy.accountant import Plan

@@ -33,9 +33,9 @@ from fedapp.core.settings import (
 from fedapp.data.augment import STRONG_VIEWS, weak
 from fedapp.data.sites import SiteData
 from fedapp.learn.networks.base import Network
-from fedapp.learn.objectives import Work, fixmatch, supervised
+from fedapp.learn.objectives import LocalTraining, fixmatch, supervised
+from fedapp.learn.optimisers import Penalty
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.regularisation import Penalty
 from fedapp.learn.steps import Step, View
 from fedapp.learn.training import descend
 from fedapp.methods.base import Method, MethodState, Phases, Round, SiteContext, SiteReport
@@ -256,10 +256,10 @@ class ByServerOptimizer(ByObjective):
         return rule
 
 
-def work_of(task: Task, site: SiteContext) -> Work:
+def work_of(task: Task, site: SiteContext) -> LocalTraining:
     """Return how a site goes through its images in this task."""
     epochs, steps = budget_of(task, site.training)
-    return Work(
+    return LocalTraining(
         model=site.model,
         data=site.data,
         normalise=site.normalise,

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from fedapp.core.settings import CLOSED
-from fedapp.learn.objectives import copies, pull, supervised
+from fedapp.learn.objectives import detached_copies, proximal_penalty, supervised
 from fedapp.learn.params import Params, assign
 from fedapp.learn.training import descend
 from fedapp.methods.averaging.base import FromLabelled, work_of
@@ -59,8 +59,8 @@ class Ditto(FromLabelled):
     def _own(self, task: Task, site: SiteContext) -> Params:
         """Train v_k with the draws of the common model, and return it."""
         site.load(task.models["server"][0])
-        anchors = copies(site.model.parameters())
-        penalty = partial(pull, anchors=anchors, strength=self.attachment)
+        anchors = detached_copies(site.model.parameters())
+        penalty = partial(proximal_penalty, anchors=anchors, strength=self.attachment)
         assign(site.model, site.memory)
         with site.drawing(task):
             loss = descend(site.model, supervised(work_of(task, site)), site.training, penalty)

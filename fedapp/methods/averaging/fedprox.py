@@ -12,8 +12,8 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.core.settings import CLOSED
 from fedapp.learn.networks.base import Network
-from fedapp.learn.objectives import copies, pull
-from fedapp.learn.regularisation import Penalty
+from fedapp.learn.objectives import detached_copies, proximal_penalty
+from fedapp.learn.optimisers import Penalty
 from fedapp.methods.averaging.base import ByServerOptimizer
 
 
@@ -31,7 +31,9 @@ class FedProx(ByServerOptimizer):
         """mu / 2 ||w - w_t||^2 over all parameters, w_t being what the network holds now."""
         if not self.proximal:
             return None
-        return partial(pull, anchors=copies(model.parameters()), strength=self.proximal)
+        return partial(
+            proximal_penalty, anchors=detached_copies(model.parameters()), strength=self.proximal
+        )
 
 
 METHOD = FedProx

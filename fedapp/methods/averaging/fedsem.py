@@ -17,10 +17,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.core.settings import CLOSED, Count
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
+from fedapp.learn.metrics import count_pseudo_labels
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params, assign
-from fedapp.learn.pseudo_label_counts import counted
 from fedapp.learn.steps import Step
 from fedapp.methods.averaging.base import Averaging, work_of
 from fedapp.methods.base import MethodState, Phases, Round, SiteContext, SiteReport
@@ -71,7 +71,7 @@ class FedSem(Averaging):
         if audit is not None:
             wrong, total = audit.pseudo_label_errors(soft.argmax(1))
             metrics = {"pseudo_wrong": wrong, "pseudo_total": total}
-        return SiteReport(metrics=metrics, memory=teacher, pseudo=counted(soft, audit))
+        return SiteReport(metrics=metrics, memory=teacher, pseudo=count_pseudo_labels(soft, audit))
 
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
         """Cross entropy on D_s or, from then on, on all images."""

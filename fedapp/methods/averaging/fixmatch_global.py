@@ -22,8 +22,14 @@ from torch import Tensor, nn
 
 from fedapp.core.settings import CLOSED
 from fedapp.data.sites import SiteData
-from fedapp.learn.class_imbalance import NO_SHIFT, Shift
-from fedapp.learn.objectives import Work, counted_loss, labelled_loss, pairs, supervised
+from fedapp.learn.class_imbalance import NO_ADJUSTMENT, LogitAdjustment
+from fedapp.learn.objectives import (
+    LocalTraining,
+    index_pairs,
+    labelled_loss,
+    selected_cross_entropy,
+    supervised,
+)
 from fedapp.learn.steps import Step, View
 from fedapp.methods.averaging.base import WARM_UP, WithPseudoLabels, work_of
 from fedapp.methods.base import SiteContext
@@ -57,7 +63,7 @@ class TaughtLoss:
     """What a step of `taught` minimises; equal where weight and shift are."""
 
     weight: float
-    shift: Shift = NO_SHIFT
+    shift: LogitAdjustment = NO_ADJUSTMENT
 
     def __call__(
         self, network: nn.Module, views: Tensor, y: Tensor, y_u: Tensor, counts: Tensor
@@ -65,11 +71,11 @@ class TaughtLoss:
         """Normalised views: weak ones of D_s, with labels y, then strong ones of D_u."""
         logits, count = network(views), len(y)
         loss = labelled_loss(self.shift(logits[:count]), y)
-        return loss + self.weight * counted_loss(logits[count:], y_u, counts)
+        return loss + self.weight * selected_cross_entropy(logits[count:], y_u, counts)
 
 
 def taught(
-    work: Work, weak: View, strong: View, labels: Tensor, sure: Tensor, weight: float
+    work: LocalTraining, weak: View, strong: View, labels: Tensor, sure: Tensor, weight: float
 ) -> Iterator[Step]:
     """CE(D_s, weak views) + weight * mean over D_u of sure_i CE(strong view of i, labels_i).
 
@@ -80,7 +86,7 @@ def taught(
     work.begin(len(data.labels) + len(data.unlabelled))
 
     def epoch() -> Iterator[Step]:
-        for labelled, unlabelled in pairs(work):
+        for labelled, unlabelled in index_pairs(work):
             x_s, y = weak(data.labelled[labelled]), data.labels[labelled]
             views = work.normalise(torch.cat([x_s, strong(data.unlabelled[unlabelled])]))
             yield Step(loss, (views, y, labels[unlabelled], sure[unlabelled]))

@@ -24,7 +24,7 @@ from fedapp.core.rng import numpy_stream
 from fedapp.core.settings import CLOSED, Count, Positive
 from fedapp.data.augment import weak
 from fedapp.data.sites import SiteData
-from fedapp.learn.objectives import Work, labelled_loss, pairs, supervised
+from fedapp.learn.objectives import LocalTraining, index_pairs, labelled_loss, supervised
 from fedapp.learn.prototypes import sharpened
 from fedapp.learn.steps import Step, View
 from fedapp.methods.averaging.base import WARM_UP, Averaging, work_of
@@ -125,7 +125,7 @@ def mixmatch_loss(logits: Tensor, targets: Tensor, labelled: int, weight: float)
 
 
 def mixmatch(
-    work: Work, weak: View, views: int, temperature: float, mix: Mixing, weight: float
+    work: LocalTraining, weak: View, views: int, temperature: float, mix: Mixing, weight: float
 ) -> Iterator[Step]:
     """`mixmatch_loss` on mini-batches of D_s and D_u. Steps are those of `objectives.two_views`.
 
@@ -149,7 +149,7 @@ def mixmatch(
         return mixmatch_loss(logits, mixed(targets, partners, shares), known, weight)
 
     def epoch() -> Iterator[Step]:
-        for labelled, unlabelled in pairs(work):
+        for labelled, unlabelled in index_pairs(work):
             x_u = data.unlabelled[unlabelled]
             seen = [weak(data.labelled[labelled]), *(weak(x_u) for _ in range(views))]
             x = work.normalise(torch.cat(seen))

@@ -17,10 +17,10 @@ from torch import Tensor
 from fedapp.aggregation.base import Rule
 from fedapp.aggregation.server_optimizers import FedAvgM
 from fedapp.core.settings import CLOSED, Count, Positive
+from fedapp.learn.optimisers import clipped
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.regularisation import shortened
 from fedapp.learn.steps import Step
-from fedapp.learn.work_counter import count
+from fedapp.learn.work_counter import count_work
 from fedapp.methods.averaging.base import ByObjective, aggregate_round
 from fedapp.methods.base import MethodState, Phases, Round, SiteContext, SiteReport
 from fedapp.protocol.messages import Task
@@ -84,9 +84,9 @@ class PFedMe(ByObjective):
         first = None
         for _ in range(self.inner_steps):
             loss = step(site.model)
-            count(steps=1)
+            count_work(steps=1)
             first = loss.detach() if first is None else first
-            gradients = shortened(torch.autograd.grad(loss, theta))
+            gradients = clipped(torch.autograd.grad(loss, theta))
             with torch.no_grad():
                 for t, g, anchor in zip(theta, gradients, w, strict=True):
                     t -= site.training.learning_rate * (g + self.elastic * (t - anchor))

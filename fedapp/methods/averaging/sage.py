@@ -31,7 +31,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.core.settings import CLOSED, Positive
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.learn.objectives import supervised, two_views
 from fedapp.learn.steps import Step
 from fedapp.methods.averaging.base import WARM_UP, WithPseudoLabels, work_of

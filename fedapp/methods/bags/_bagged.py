@@ -16,13 +16,18 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.core.settings import CLOSED
-from fedapp.data.parts import BAGS, LABELLED, Bags
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import BAGS, LABELLED, Bags, SiteData
 from fedapp.learn.losses import cross_entropy
 from fedapp.learn.networks.base import Network
 from fedapp.learn.networks.parts import batch_norm_names
-from fedapp.learn.objectives import LabelledLoss, Work, copies, pull, supervised
-from fedapp.learn.regularisation import Penalty
+from fedapp.learn.objectives import (
+    LabelledLoss,
+    LocalTraining,
+    detached_copies,
+    proximal_penalty,
+    supervised,
+)
+from fedapp.learn.optimisers import Penalty
 from fedapp.learn.steps import Step
 from fedapp.methods.averaging.base import Averaging, work_of
 from fedapp.methods.base import SiteContext
@@ -58,8 +63,8 @@ class FromBags(Averaging):
         """Return the proximal term and the L1 term, as far as set."""
         terms: list[Penalty] = []
         if self.proximal:
-            anchors = copies(model.parameters())
-            terms.append(partial(pull, anchors=anchors, strength=self.proximal))
+            anchors = detached_copies(model.parameters())
+            terms.append(partial(proximal_penalty, anchors=anchors, strength=self.proximal))
         if self.l1:
             terms.append(lambda of: self.l1 * torch.stack([w.abs().sum() for w in of]).sum())
         return (lambda of: torch.stack([term(of) for term in terms]).sum()) if terms else None
@@ -79,7 +84,7 @@ class FromBags(Averaging):
         return cross_entropy
 
     @abstractmethod
-    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
+    def bag_steps(self, task: Task, site: SiteContext, work: LocalTraining) -> Iterator[Step]:
         """Yield the mini-batches of a site with bags; work: how to go through its images."""
 
 

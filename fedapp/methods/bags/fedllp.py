@@ -13,10 +13,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from fedapp.core.settings import CLOSED
-from fedapp.data.parts import BAGS
-from fedapp.data.sites import SiteData
+from fedapp.data.sites import BAGS, SiteData
 from fedapp.learn.networks.base import Network
-from fedapp.learn.objectives import Work
+from fedapp.learn.objectives import LocalTraining
 from fedapp.learn.steps import Step
 from fedapp.methods.bags._bagged import FromBags, bags_of
 from fedapp.methods.bags._losses import adversarial_loss, proportion_loss
@@ -42,7 +41,7 @@ class FedLLP(FromBags):
         largest = int(bags_of(data).bag.bincount().max())
         return max(batch_size, largest * (3 if self.vat else 1))
 
-    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
+    def bag_steps(self, task: Task, site: SiteContext, work: LocalTraining) -> Iterator[Step]:
         """One bag a step, in a new order each pass; batch norm needs two images of a bag."""
         bags, images = bags_of(site.data), site.data.parts[BAGS].inputs
         directions = site.stream("vat", task)

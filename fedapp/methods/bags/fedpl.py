@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from fedapp.core.rng import numpy_stream
 from fedapp.core.settings import CLOSED
-from fedapp.data.parts import BAGS
+from fedapp.data.sites import BAGS
 from fedapp.learn.losses import cross_entropy
-from fedapp.learn.objectives import Work
+from fedapp.learn.objectives import LocalTraining
 from fedapp.learn.steps import Step, batches
 from fedapp.methods.averaging.base import WARM_UP
 from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
@@ -45,7 +45,7 @@ class FedPL(FromBags):
     mix_logits: bool = False
     """As the authors' code: the answers are mixed, not the images."""
 
-    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
+    def bag_steps(self, task: Task, site: SiteContext, work: LocalTraining) -> Iterator[Step]:
         """Cross entropy with the bag's prevailing class, or with the network's own labels."""
         bags, images = bags_of(site.data), site.data.parts[BAGS].inputs
         bag_label = prevailing(bags.proportions, shares_of(bags))[bags.bag]

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from fedapp.core.errors import Incompatibility
 from fedapp.core.settings import CLOSED
-from fedapp.data.bags import too_little
-from fedapp.data.parts import BAGS
-from fedapp.data.sites import SiteData
-from fedapp.learn.class_priors import class_mix, weighted
-from fedapp.learn.objectives import LabelledLoss, Work
+from fedapp.data.bag_proportions import why_unidentifiable
+from fedapp.data.sites import BAGS, SiteData
+from fedapp.learn.class_priors import class_mix, reweighted
+from fedapp.learn.objectives import LabelledLoss, LocalTraining
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step, batches
 from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
@@ -48,10 +47,10 @@ class FedUL(FromBags):
     ) -> list[Incompatibility]:
         """Bags of a site that do not tell its classes apart, as their Theorem 4 needs."""
         found, site = super().incompatibilities(conditions, why), conditions.site
-        wrong = too_little(bags_of(site).filled.cpu()) if site and site.bagged else None
+        wrong = why_unidentifiable(bags_of(site).filled.cpu()) if site and site.bagged else None
         return [*found, Incompatibility("split.bags", *wrong)] if wrong else found
 
-    def bag_steps(self, task: Task, site: SiteContext, work: Work) -> Iterator[Step]:
+    def bag_steps(self, task: Task, site: SiteContext, work: LocalTraining) -> Iterator[Step]:
         """Cross entropy of Q."""
         bags, images = bags_of(site.data), site.data.parts[BAGS].inputs
         classes = site.data.num_classes
@@ -86,7 +85,7 @@ class FedUL(FromBags):
             mix = self._mix(site)
             for part in ("val", "test"):
                 images, labels = site.labelled_part(part)
-                answers = weighted(site.predicted(images), mix).float()
+                answers = reweighted(site.predicted(images), mix).float()
                 results[part] = site.evaluation(answers, labels)
         return results
 

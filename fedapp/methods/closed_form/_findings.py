@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedapp.core.errors import RunError
-from fedapp.data.parts import LABELLED, UNLABELLED, VAL
-from fedapp.learn.class_priors import alike, mean_mix, mean_mix_of_sums, weighted
+from fedapp.data.sites import LABELLED, UNLABELLED, VAL
+from fedapp.learn.class_priors import mean_mix, mean_mix_of_sums, reweighted, same_class_pair_sums
 from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema
 from fedapp.methods.base import Phases, Round, SiteContext, SiteReport
@@ -245,7 +245,7 @@ class FindingSite(ClosedSite):
         found = sums_of(
             self.features(LABELLED), self.site.data.labels, self.features(UNLABELLED)
         ).to_params()
-        every = [alike(own) for own in counts(self.site)]
+        every = [same_class_pair_sums(own) for own in counts(self.site)]
         found[ALIKES] = torch.tensor(every, dtype=torch.float64).flatten()
         return SiteReport(contents={SUMS: found})
 
@@ -268,7 +268,7 @@ class FindingSite(ClosedSite):
     def guesses(self, task: Task) -> Guesses:
         """Return the sums over the unlabelled images, in the findings that the head says."""
         answers, mix = self._unlabelled(task)
-        there = weighted(answers, mix)
+        there = reweighted(answers, mix)
         both = torch.stack([1 - there, there], 2).flatten(1)
         return Guesses.of(self.features(UNLABELLED).cpu(), both)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedapp.core.errors import RunError
 from fedapp.learn.class_priors import mean_mix, mean_mix_of_sums
 from fedapp.learn.features import LearnedFeatures, build_features
-from fedapp.learn.features.base import MOST_NUMBERS
+from fedapp.learn.features.base import MAX_FEATURES
 from fedapp.learn.linear_head import HEAD_WEIGHT
 from fedapp.learn.params import Params
 from fedapp.methods._summed import ADDED, NOISE_SHARE
@@ -242,7 +242,7 @@ def _fixed_size(rnd: Round, name: str) -> int:
         network = rnd.pool.read(rnd.pool.common())
         if not rnd.pool.has(SERVER_SITE, FILTERS):
             rnd.pool.put(network, FILTERS)
-        return min(network[HEAD_WEIGHT].shape[1], MOST_NUMBERS)
+        return min(network[HEAD_WEIGHT].shape[1], MAX_FEATURES)
     features = build_features(name, rnd.facts[rnd.sites[0]].inputs)
     if isinstance(features, LearnedFeatures):
         raise RunError(

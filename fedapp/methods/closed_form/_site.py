@@ -7,13 +7,20 @@ import torch
 from torch import Tensor
 
 from fedapp.core.rng import numpy_stream
-from fedapp.data.parts import LABELLED, TEST, UNLABELLED, VAL
-from fedapp.learn.class_priors import alike, class_mix, site_mix, weighted
+from fedapp.data.sites import LABELLED, TEST, UNLABELLED, VAL
+from fedapp.learn.class_priors import class_mix, reweighted, same_class_pair_sums, site_mix
 from fedapp.learn.features import FeatureMap, LearnedFeatures
-from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, Form, Head, answers_over, mapped
+from fedapp.learn.linear_head import (
+    HEAD_BIAS,
+    HEAD_WEIGHT,
+    FeatureHead,
+    Head,
+    answers_from_features,
+    compute_features,
+)
 from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.uncertainty import pieces
+from fedapp.learn.uncertainty import scoring_batches
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.closed_form._contents import (
     ALIKE,
@@ -83,7 +90,7 @@ class ClosedSite:
         elif task.action == COUNT:
             found = self.sums().to_params()
             if task.sum is not None:  # else the server has the counts of each site
-                metrics = dict(zip(ALIKE, alike(counts(self.site)), strict=True))
+                metrics = dict(zip(ALIKE, same_class_pair_sums(counts(self.site)), strict=True))
         elif task.action == GUESS:
             found = self.guesses(task).to_params()
         elif task.action == RELEASE:
@@ -97,7 +104,7 @@ class ClosedSite:
         assert isinstance(self.map, LearnedFeatures)
         found: Params = {}
         for images in self.site.data.training:
-            for batch in pieces(images):
+            for batch in scoring_batches(images):
                 more = self.map.sums(step, self.site.normalise(batch))
                 found = {name: of + found.get(name, 0) for name, of in more.items()}
         return {name: of.cpu() for name, of in found.items()}
@@ -126,7 +133,7 @@ class ClosedSite:
     def guesses(self, task: Task) -> Guesses:
         """Return the sums over the unlabelled images, in the classes that the own head says."""
         answers, mix = self._unlabelled(task)
-        return Guesses.of(self.features(UNLABELLED).cpu(), weighted(answers, mix))
+        return Guesses.of(self.features(UNLABELLED).cpu(), reweighted(answers, mix))
 
     def votes(self, task: Task) -> Params:
         """Return how likely the candidates make the labels of the deciding validation images."""
@@ -214,7 +221,7 @@ class ClosedSite:
         Where images differ by site the common head may know hardly any of them.
         """
         finds = self.site.data.finds
-        [answers] = answers_over(self.head(task), [self.features(UNLABELLED)], finds)
+        [answers] = answers_from_features(self.head(task), [self.features(UNLABELLED)], finds)
         return answers, site_mix(counts(self.site), answers, self.solution(task).prior)
 
     def mix_alone(self) -> Tensor:
@@ -243,10 +250,10 @@ class ClosedSite:
             if answer not in found:
                 continue
             head, mix = found[answer]
-            plain = answers_over(head, sets, self.site.data.finds)
+            plain = answers_from_features(head, sets, self.site.data.finds)
             for part, said in zip((VAL, TEST), plain, strict=True):
                 labels = self.site.labelled_part(part)[1]
-                answers = weighted(said, mix).float()
+                answers = reweighted(said, mix).float()
                 results[f"{part}_{name}"] = self.site.evaluation(answers, labels)
         return results
 
@@ -255,7 +262,7 @@ class ClosedSite:
         head, mix = self.every(task)[answer]
         if self.coordinates is not None:
             head = self.coordinates.over_features(head)
-        form = Form(self.name)
+        form = FeatureHead(self.name)
         return Predictor(form.params(head, self.map), 1.0, mix, form=form)
 
     def features(self, part: str) -> Tensor:
@@ -265,7 +272,9 @@ class ClosedSite:
         """
 
         def made() -> Tensor:
-            seen = mapped(self.map, self.site.data.parts[part].inputs, self.site.normalise)
+            seen = compute_features(
+                self.map, self.site.data.parts[part].inputs, self.site.normalise
+            )
             return seen if self.coordinates is None else self.coordinates.seen(seen)
 
         found: Tensor = self.site.cache.found(("features", self.made, part), made)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedapp.learn.networks.base import Network
-from fedapp.learn.objectives import Work
+from fedapp.learn.objectives import LocalTraining
 from fedapp.learn.prototypes import (
     Distance,
     Prototypes,
@@ -19,8 +19,8 @@ from fedapp.learn.prototypes import (
     completed,
     log_answers,
     mean_of,
+    pseudo_label_loss,
     pseudo_labels,
-    taught_loss,
 )
 from fedapp.learn.steps import Step
 
@@ -48,7 +48,7 @@ class Teaching:
 
 
 def episodes(
-    work: Work, shape: Shape, distance: Distance, teaching: Teaching | None
+    work: LocalTraining, shape: Shape, distance: Distance, teaching: Teaching | None
 ) -> Iterator[Step]:
     """L_s + lambda L_u (FlexProtoFSSL, Eqs. 11 and 12), an episode a step.
 
@@ -85,7 +85,7 @@ def episodes(
         # No gradient flows into a target.
         theirs = log_answers(f_u.detach(), teaching.prototypes, distance).exp()
         targets, counts = pseudo_labels(theirs, teaching.thresholds, teaching.temperature)
-        taught = taught_loss(log_answers(f_u, own, distance), targets, counts)
+        taught = pseudo_label_loss(log_answers(f_u, own, distance), targets, counts)
         return asked(log_answers(f_q, own, distance), query) + teaching.weight * taught
 
     yield from work.passes(epoch)

@@ -26,7 +26,8 @@ from fedapp.core.settings import CLOSED, Count, Positive
 from fedapp.data.sites import SiteData
 from fedapp.learn.networks.base import Network
 from fedapp.learn.networks.parts import head_names
-from fedapp.learn.objectives import copies, pull
+from fedapp.learn.objectives import detached_copies, proximal_penalty
+from fedapp.learn.optimisers import Penalty
 from fedapp.learn.params import Params, Schema
 from fedapp.learn.predictors import Predictor, by_prototypes
 from fedapp.learn.prototypes import (
@@ -37,7 +38,6 @@ from fedapp.learn.prototypes import (
     embedded,
     mean_of,
 )
-from fedapp.learn.regularisation import Penalty
 from fedapp.learn.training import descend
 from fedapp.methods.averaging.base import WARM_UP, aggregate_round, work_of
 from fedapp.methods.base import (
@@ -237,10 +237,10 @@ class WithPrototypes(Method[Helpers]):
             return None
         head = head_names(model)  # without a gradient, not even one of 0, it stays as it is
         encoder = [name not in head for name, _ in model.named_parameters()]
-        anchors = copies(compress(model.parameters(), encoder))
+        anchors = detached_copies(compress(model.parameters(), encoder))
 
         def pulled(parameters: Sequence[Tensor]) -> Tensor:
-            return pull(list(compress(parameters, encoder)), anchors, self.proximal)
+            return proximal_penalty(list(compress(parameters, encoder)), anchors, self.proximal)
 
         return pulled
 

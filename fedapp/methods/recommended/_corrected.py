@@ -7,12 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.learn.class_imbalance import BALANCED
-from fedapp.learn.losses import read_loss, soft_target_loss
-from fedapp.learn.objectives import Work
+from fedapp.learn.losses import findings_bce, soft_target_loss
+from fedapp.learn.objectives import LocalTraining
 from fedapp.learn.steps import Step, batches, paired
 
 
-def corrected(work: Work, kept: Tensor, soft: Tensor, worth: Tensor, mix: Tensor) -> Iterator[Step]:
+def corrected(
+    work: LocalTraining, kept: Tensor, soft: Tensor, worth: Tensor, mix: Tensor
+) -> Iterator[Step]:
     """CE(D_s) + worth * CE(D_u, soft pseudo-labels), the logits corrected by the class mix.
 
     kept: int64 [m], which of D_u have a pseudo-label. soft: float32 [m, C], rows sum to 1. worth:
@@ -79,7 +81,7 @@ def corrected_loss(
     """
     logits, known = network(views) + shift, len(targets)
     if worth.ndim:
-        return read_loss(logits[:known], targets) + read_loss(logits[known:], pseudo, worth)
+        return findings_bce(logits[:known], targets) + findings_bce(logits[known:], pseudo, worth)
     total: Tensor = logits.new_zeros(())
     if known:
         total = total + soft_target_loss(logits[:known], targets)

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedapp.core.errors import DIVERGED, ProtocolError, RunError
-from fedapp.data.parts import VAL
-from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, SCALE, Form, OverFeatures
+from fedapp.data.sites import VAL
+from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, SCALE, FeatureHead, FeatureHeadNetwork
 from fedapp.learn.params import Params, Schema, all_finite, tensors_of
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.uncertainty import at_once, features_of, pieces
+from fedapp.learn.uncertainty import features_of, inputs_per_pass, scoring_batches
 from fedapp.methods.base import Arrived, Phases, Round, SiteContext
 from fedapp.methods.closed_form._contents import MEND, SOLUTION
 from fedapp.methods.closed_form._discriminant import COUNTS
@@ -78,7 +78,7 @@ class Stacked:
     """A site's network and closed form, ready to answer together; the network is the context's."""
 
     closed: ClosedSite
-    network: OverFeatures
+    network: FeatureHeadNetwork
 
     @classmethod
     def of(cls, features: str, task: Task, site: SiteContext) -> "Stacked":
@@ -87,7 +87,9 @@ class Stacked:
         stack = site.contents(task.models[STACK][0])
         weight, bias = closed.head(task)
         site.load(task.models["server"][0])
-        joint = OverFeatures(closed.map, site.data.num_classes, site.model).to(site.device).eval()
+        joint = (
+            FeatureHeadNetwork(closed.map, site.data.num_classes, site.model).to(site.device).eval()
+        )
         joint.finds = site.data.finds
         ours = tensors_of(joint)
         with torch.no_grad():
@@ -104,7 +106,7 @@ class Stacked:
         """
         site, fixed, found = self.closed.site, self.closed.features(part), []
         images = site.data.parts[part].inputs
-        step = at_once(images.shape[1:])
+        step = inputs_per_pass(images.shape[1:])
         for start in range(0, len(images), step):
             batch = slice(start, start + step)
             others = features_of(site.model, images[batch], site.normalise)
@@ -117,7 +119,7 @@ class Stacked:
     def predictor(self, mix: Tensor, weight: float) -> Predictor:
         """Return it as one network, times a class mix."""
         params = {name: t.detach().cpu().clone() for name, t in tensors_of(self.network).items()}
-        return Predictor(params, weight, mix, form=Form(self.closed.name, beside=True))
+        return Predictor(params, weight, mix, form=FeatureHead(self.closed.name, beside=True))
 
 
 @torch.inference_mode()
@@ -151,7 +153,7 @@ def fit_of(features: str, task: Task, site: SiteContext) -> Params:
 def _logits(site: SiteContext, images: Tensor) -> Tensor:
     """Return the context's model's logits, float32 [n, C], on the CPU."""
     model, found = site.model.eval(), [torch.empty(0, site.data.num_classes)]
-    for batch in pieces(images) if len(images) else ():
+    for batch in scoring_batches(images) if len(images) else ():
         found.append(model.tail(features_of(model, batch, site.normalise)).cpu())
     return torch.cat(found)
 

@@ -35,14 +35,14 @@ from torch import Tensor, nn
 
 from fedapp.core.errors import Incompatibility, ProtocolError
 from fedapp.core.settings import CLOSED, Share
-from fedapp.data.parts import TEST, UNLABELLED, VAL
+from fedapp.data.sites import TEST, UNLABELLED, VAL
 from fedapp.evaluation.confidence_intervals import wilson
 from fedapp.learn.class_imbalance import PLAIN
-from fedapp.learn.class_priors import class_mix, mixed, mixture_weights, site_mix, weighted
+from fedapp.learn.class_priors import class_mix, mean_answer, mixture_weights, reweighted, site_mix
+from fedapp.learn.metrics import count_pseudo_labels
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
-from fedapp.learn.pseudo_label_counts import counted
 from fedapp.learn.training import descend
 from fedapp.methods.averaging.base import WARM_UP, aggregate_round, trained_alone, work_of
 from fedapp.methods.base import (
@@ -255,7 +255,9 @@ class PriorShift(Method[Sure]):
         pseudo = None
         if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
             taught = self._taught(task, site)
-            pseudo = None if data.finds else counted(taught.soft, data.audit, taught.kept)
+            pseudo = (
+                None if data.finds else count_pseudo_labels(taught.soft, data.audit, taught.kept)
+            )
             if data.audit is not None:
                 wrong, total = data.audit.pseudo_label_errors(taught.soft.argmax(1), taught.kept)
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
@@ -340,7 +342,7 @@ class PriorShift(Method[Sure]):
         test = {name: test[name] for name in val}
         for part, answers in (
             ("val", self._held_out(val, site)),
-            ("test", mixed(list(test.values()), self._trust(val, site, deciding(site)))),
+            ("test", mean_answer(list(test.values()), self._trust(val, site, deciding(site)))),
         ):
             results[part] = site.evaluation(answers.float(), site.labelled_part(part)[1])
         return SiteReport(metrics=sure, evaluations=results)
@@ -392,7 +394,7 @@ class PriorShift(Method[Sure]):
         """Return what answers are multiplied by [C], and every answer [n, C] to each part."""
         mix, common = self._plain(task, site, *parts)
         mix = _counting(mix, site)
-        answers = [{"common": weighted(found, mix)} for found in common]
+        answers = [{"common": reweighted(found, mix)} for found in common]
 
         def tuned(asked: Sequence[str]) -> Sequence[Tensor]:
             site.load(task.own)
@@ -405,7 +407,7 @@ class PriorShift(Method[Sure]):
         if task.own.version and self.answer != "common":
             plain = site.answers("tuned", (task.own.digest,), parts, tuned)
             for found, own in zip(answers, plain, strict=True):
-                found["tuned"] = weighted(own, mix)
+                found["tuned"] = reweighted(own, mix)
         if self.alone and task.private and len(site.data.labels):
             plain = site.answers("alone", (task.private,), parts, alone)
             for found, own in zip(answers, plain, strict=True):
@@ -415,7 +417,7 @@ class PriorShift(Method[Sure]):
     def _common(self, task: Task, site: SiteContext, *parts: str) -> tuple[Tensor, list[Tensor]]:
         """Return the site's class mix [C], and the common answers times it to its parts' inputs."""
         mix, plain = self._plain(task, site, *parts)
-        return mix, [weighted(one, mix) for one in plain]
+        return mix, [reweighted(one, mix) for one in plain]
 
     def _plain(self, task: Task, site: SiteContext, *parts: str) -> tuple[Tensor, list[Tensor]]:
         """Return the site's class mix [C], and the common model's answers to its parts' inputs."""
@@ -455,10 +457,10 @@ class PriorShift(Method[Sure]):
         answered as the other half says.
         """
         chosen = deciding(site)
-        answers = mixed(list(val.values()), self._trust(val, site, chosen))
+        answers = mean_answer(list(val.values()), self._trust(val, site, chosen))
         for one, other in ((chosen[::2], chosen[1::2]), (chosen[1::2], chosen[::2])):
             part = [found[one] for found in val.values()]
-            answers[one] = mixed(part, self._trust(val, site, other))
+            answers[one] = mean_answer(part, self._trust(val, site, other))
         return answers
 
 

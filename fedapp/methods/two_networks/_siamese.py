@@ -19,8 +19,8 @@ from torch import nn
 from fedapp.core.errors import ProtocolError
 from fedapp.core.settings import CLOSED, Count, Share
 from fedapp.data.sites import SiteData
-from fedapp.learn.layers import layers_of
 from fedapp.learn.networks.base import Network
+from fedapp.learn.networks.parts import layers_of
 from fedapp.learn.objectives import supervised
 from fedapp.learn.params import Params, Schema, assign, schema_of
 from fedapp.learn.predictors import Predictor

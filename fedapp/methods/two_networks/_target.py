@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedapp.learn.layers import layers_of
 from fedapp.learn.networks.base import Network
-from fedapp.learn.objectives import Work
+from fedapp.learn.networks.parts import layers_of
+from fedapp.learn.objectives import LocalTraining
 from fedapp.learn.steps import Step, View, batches
 from fedapp.learn.training import freeze_batch_norm
 
@@ -64,7 +64,7 @@ def inconsistency(target: Tensor, online: Tensor, distance: Distance) -> Tensor:
 
 
 def siamese(
-    work: Work,
+    work: LocalTraining,
     target: Network,
     other: View,
     unlike: Callable[[Tensor, Tensor], Tensor],

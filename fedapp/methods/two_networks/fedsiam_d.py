@@ -28,7 +28,7 @@ from torch import nn
 
 from fedapp.core.errors import Contradiction, ProtocolError
 from fedapp.core.settings import CLOSED, Count, Share
-from fedapp.learn.layers import layers_of
+from fedapp.learn.networks.parts import layers_of
 from fedapp.learn.params import Params, Schema
 from fedapp.methods.averaging.base import aggregate_round, measurements
 from fedapp.methods.base import Arrived, MethodState, Phases, Round, Sent, SiteContext, SiteReport

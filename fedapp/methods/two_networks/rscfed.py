@@ -32,7 +32,7 @@ from fedapp.core.settings import CLOSED, Count, Positive, Share
 from fedapp.data.augment import weak
 from fedapp.data.sites import SiteData
 from fedapp.learn.networks.base import Network
-from fedapp.learn.objectives import Work, labelled_loss, pairs, supervised
+from fedapp.learn.objectives import LocalTraining, index_pairs, labelled_loss, supervised
 from fedapp.learn.params import Params, assign, weighted_mean
 from fedapp.learn.prototypes import sharpened
 from fedapp.learn.steps import Step, View
@@ -217,7 +217,7 @@ def taught_squares(teacher: Tensor, student: Tensor, temperature: float) -> Tens
 
 
 def mean_teacher(
-    work: Work,
+    work: LocalTraining,
     teacher: Network,
     weak: View,
     temperature: float,
@@ -245,7 +245,7 @@ def mean_teacher(
         return total + weight * taught_squares(wanted, logits[count:], temperature)
 
     def epoch() -> Iterator[Step]:
-        for labelled, unlabelled in pairs(work):
+        for labelled, unlabelled in index_pairs(work):
             x_u = data.unlabelled[unlabelled]
             x = work.normalise(torch.cat([weak(data.labelled[labelled]), weak(x_u)]))
             yield Step(loss, (x, data.labels[labelled], work.normalise(weak(x_u))))

@@ -24,10 +24,9 @@ from pydantic.dataclasses import dataclass
 from fedapp.core.errors import Contradiction, Incompatibility
 from fedapp.core.rng import seeded
 from fedapp.core.settings import CLOSED, Count, NonNegative
-from fedapp.learn.metrics import predict
+from fedapp.learn.metrics import count_pseudo_labels, predict
+from fedapp.learn.model_caches import Score, ScoreKey
 from fedapp.learn.params import Params, assign, weighted_mean
-from fedapp.learn.pseudo_label_counts import counted
-from fedapp.learn.score_cache import Score, ScoreKey
 from fedapp.learn.training import recalibrate
 from fedapp.learn.uncertainty import mc_probabilities
 from fedapp.methods.base import (
@@ -248,7 +247,7 @@ class UmPfssl(Method[HelperLists]):
             soft, _ = least_uncertain(answers) if published else most_informative(answers)
             images = torch.cat([images, data.unlabelled])
             targets = torch.cat([targets, soft.to(targets)])
-            pseudo = counted(soft, data.audit)
+            pseudo = count_pseudo_labels(soft, data.audit)
             if data.audit is not None:
                 wrong, total = data.audit.pseudo_label_errors(soft.argmax(1))
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}

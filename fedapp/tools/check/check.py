@@ -14,8 +14,8 @@ from fedapp.core.errors import ConfigError
 from fedapp.core.settings import OWN, SplitSettings
 from fedapp.data.folder import KINDS
 from fedapp.data.own import Entry, Listing, list_agreed, list_own
-from fedapp.data.own.entries import of_findings
-from fedapp.data.own.train_test_split import Group, deal, together
+from fedapp.data.own.entries import one_entry_per_finding
+from fedapp.data.own.train_test_split import Group, deal, groups_dealt_together
 from fedapp.evaluation.findings import two_class_names
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.run_folder import out_root, runs_root
@@ -81,7 +81,7 @@ def check(data: Path, options: Options, console: Console) -> int:
         table = listing.values is not None and not (settings and settings.encoder)
         split, seed = (experiment.split, experiment.seed) if experiment else (SplitSettings(), 0)
         parts = deal(entries, split, seed, options.site_name, contents)
-        groups = together(entries, contents)
+        groups = groups_dealt_together(entries, contents)
         told = _told(entries, parts, groups, named)
         counts = Counts(told.entries, told.parts, two_class_names(named) or classes, sums=not named)
         console.print(counts.table(hide_below))
@@ -122,7 +122,7 @@ def _told(
 ) -> _Told:
     if not named:
         return _Told(entries, parts, groups)
-    places, each = zip(*of_findings(entries, named), strict=True)
+    places, each = zip(*one_entry_per_finding(entries, named), strict=True)
     return _Told(each, [parts[i] for i in places], [groups[i] for i in places])
 
 

@@ -8,10 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from fedapp.data.bags import condition, too_little
+from fedapp.data.bag_proportions import condition_number, why_unidentifiable
 from fedapp.data.own import Entry, Listing
-from fedapp.data.own.train_test_split import ASIDE, ENOUGH, TEST, TRAIN, VAL, Group
-from fedapp.data.parts import BAGS
+from fedapp.data.own.train_test_split import ASIDE, MIN_GROUPS, TEST, TRAIN, VAL, Group
+from fedapp.data.sites import BAGS
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.experiment.experiment import Experiment
 from fedapp.methods import learning_from
@@ -142,7 +142,7 @@ def remarks_on_classes(
             if dealt:
                 remedy = (
                     f"it has {count} group{plural} (patients, or images without one), and needs "
-                    f"{ENOUGH} that are mostly of this class; label more"
+                    f"{MIN_GROUPS} that are mostly of this class; label more"
                 )
             yield note(f"class {name!r}: no {' and no '.join(lacking)} images", remedy)
     if absent and rows:
@@ -277,7 +277,7 @@ def remarks_on_bags(
         yield fault(what, f"have the preset's method changed to {' or '.join(learning_from(BAGS))}")
     dealt = zip(listing.entries, parts, strict=True)
     filled = {entry.bag for entry, part in dealt if entry.bag and part == TRAIN}
-    if filled < set(listing.bags) and (wrong := too_little(_proportions(listing, filled))):
+    if filled < set(listing.bags) and (wrong := why_unidentifiable(_proportions(listing, filled))):
         what = f"where a patient is tested, images in bags are set aside; then {wrong[0]}"
         yield fault(what, "keep patients who are tested out of the bags")
     if MOST_CONDITION < _condition(listing) < float("inf"):
@@ -287,7 +287,7 @@ def remarks_on_bags(
 
 
 def _condition(listing: Listing) -> float:
-    return condition(_proportions(listing, listing.bags))
+    return condition_number(_proportions(listing, listing.bags))
 
 
 def _proportions(listing: Listing, bags: Collection[str]) -> Tensor:

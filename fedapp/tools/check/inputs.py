@@ -14,11 +14,11 @@ from torch import Tensor
 from fedapp.core.errors import ImageError
 from fedapp.core.optional_dependencies import NotInstalled
 from fedapp.core.settings import OWN_WINDOW, DataSettings, window_ends
-from fedapp.data.folder import fitted, read_stored
+from fedapp.data.folder import read_stored, rendered
 from fedapp.data.inputs import MAX_SIDE
 from fedapp.data.own import Entry
-from fedapp.data.split.groups import content_of
-from fedapp.data.window import DepthError, Stored
+from fedapp.data.split.groups import content_digest
+from fedapp.data.window import DepthError, StoredImage
 from fedapp.tools.check.remarks import Remark, fault, note
 
 _SAMPLED = 65536
@@ -62,7 +62,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Look:
-    """One image as it lies there. content: `content_of` it at the agreed size; empty: unknown.
+    """One image as it lies there. content: `content_digest` it at the agreed size; empty: unknown.
 
     seen: None where it cannot be read; fault: why.
     """
@@ -144,8 +144,8 @@ def _look(entry: Entry, side: int, channels: int, window: str) -> Look:
         stored = read_stored(entry.path)
         height, width = stored.values.shape[:2]
         seen = Seen((width, height), stored.grey, depth_of(stored))
-        image = fitted(stored, entry.path, side, channels, window)
-        return Look(content_of(image), seen)
+        image = rendered(stored, entry.path, side, channels, window)
+        return Look(content_digest(image), seen)
     except DepthError:
         return Look(seen=seen)  # `remarks_on_depth` says it once for all
     except ImageError as error:
@@ -157,7 +157,7 @@ def _look(entry: Entry, side: int, channels: int, window: str) -> Look:
         return Look(fault=fault(f"{entry.name}: cannot be read ({error.strerror})", remedy))
 
 
-def depth_of(stored: Stored) -> Depth:
+def depth_of(stored: StoredImage) -> Depth:
     """Return an image's depth."""
     window = stored.window.ends if stored.window else None
     if not stored.deep:
@@ -240,7 +240,7 @@ def look_at_vectors(
     numbers = values.double()
     mean, std = float(numbers.mean()), float(numbers.std(correction=0))
     said = f"{values.shape[1]} numbers each, mean {mean:.3g}, standard deviation {std:.3g}"
-    contents = [content_of(row) for row in values]
+    contents = [content_digest(row) for row in values]
     facts = [("vectors", f"{said}; below each is called an image")]
     return contents, facts, _odd(numbers, mean, std, settings)
 

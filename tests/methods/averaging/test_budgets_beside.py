@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.learn.sgd import Sgd
+from fedapp.learn.optimisers import Sgd
 from fedapp.methods.averaging.ditto import Ditto
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedrod import FedRoD

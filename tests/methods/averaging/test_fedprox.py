@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 
 from fedapp.learn.networks import build_model, initial_params
-from fedapp.learn.objectives import distance
+from fedapp.learn.objectives import squared_distance
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedprox import FedProx
 from fedapp.protocol.messages import ModelRef, Task
@@ -41,16 +41,16 @@ def test_the_gradient_of_half_mu_times_the_distance_is_mu_times_the_difference()
     w = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
     a = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
     mu, h = 0.7, 1e-6
-    assert distance(w, a).item() == pytest.approx(
+    assert squared_distance(w, a).item() == pytest.approx(
         sum(((x - y) ** 2).sum().item() for x, y in zip(w, a, strict=True))
     )
     for tensor, anchor in zip(w, a, strict=True):
         flat, target = tensor.view(-1), anchor.view(-1)
         for i in range(len(flat)):
             flat[i] += h
-            above = mu / 2 * distance(w, a).item()
+            above = mu / 2 * squared_distance(w, a).item()
             flat[i] -= 2 * h
-            below = mu / 2 * distance(w, a).item()
+            below = mu / 2 * squared_distance(w, a).item()
             flat[i] += h
             slope = (above - below) / (2 * h)
             assert slope == pytest.approx(mu * (flat[i] - target[i]).item(), abs=1e-6)
@@ -58,7 +58,7 @@ def test_the_gradient_of_half_mu_times_the_distance_is_mu_times_the_difference()
 
 def test_no_distance_no_pull():
     w = torch.ones(3, requires_grad=True)
-    distance([w], [torch.ones(3)]).backward()
+    squared_distance([w], [torch.ones(3)]).backward()
     assert w.grad.tolist() == [0, 0, 0]
 
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from fedapp.data.augment import weak
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.learn.networks import build_model
-from fedapp.learn.objectives import Work, supervised
+from fedapp.learn.objectives import LocalTraining, supervised
 from fedapp.methods.averaging.mixmatch_avg import (
     guessed,
     mixed,
@@ -111,7 +111,7 @@ def test_guesses_are_targets_without_a_gradient():
 
 def work(data):
     site = context(data, {})
-    return Work(
+    return LocalTraining(
         build_model(PIXELS, (1, 8, 8), 3), data, site.normalise, 4, 2,
         torch.Generator().manual_seed(3),
     )  # fmt: skip

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.core.errors import DataError, RunError
-from fedapp.data.parts import Bags, Part
+from fedapp.data.sites import Bags, Part
 from fedapp.experiment.config import load_experiment
-from fedapp.learn.class_priors import weighted
+from fedapp.learn.class_priors import reweighted
 from fedapp.learn.networks import initial_params
 from fedapp.learn.predictors import Predictor
 from fedapp.methods import method_class
@@ -198,7 +198,7 @@ def test_the_personal_answer_is_the_common_one_times_the_mix():
     assert found["test_common"] == plain["test_common"] == plain["test"]
     site.load(W_T)
     mix = own_mix(data, torch.empty(0, 3))
-    answers = weighted(site.predicted(data.test), mix)
+    answers = reweighted(site.predicted(data.test), mix)
     right = int((answers.argmax(1) == data.test_labels).sum())
     assert found["test"].correct == right
     [used] = FedUL(personal=True).used(MEASURE, site).values()

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load
 
 from fedapp.core.errors import ProtocolError
-from fedapp.learn.features.patches import PLACES, Patches
+from fedapp.learn.features.patches import PATCHES_PER_IMAGE, Patches
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.methods.base import Arrived
 from fedapp.methods.closed_form._contents import (
@@ -251,7 +251,7 @@ def test_later_sums_of_patches_that_no_images_have(learning, change):
 
 def test_more_images_have_more_patches(learning):
     features, first, later = learning
-    assert float(first["count"]) == 7 * min(PLACES, features.places)
+    assert float(first["count"]) == 7 * min(PATCHES_PER_IMAGE, features.places)
     assert features.impossible(0, first, 8) and features.impossible(0, first, 6)
     assert features.impossible(1, later, 0)
 

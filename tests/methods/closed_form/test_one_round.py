@@ -11,10 +11,10 @@ from safetensors.torch import load
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.core.progress import Progress
 from fedapp.data.inputs import normalise
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.resume import open_run
-from fedapp.learn.class_priors import site_mix, weighted
+from fedapp.learn.class_priors import reweighted, site_mix
 from fedapp.learn.features import build_features
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model
@@ -160,7 +160,7 @@ def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
             weight, bias = (of / LIKELY_TEMPERATURE for of in head)
             answers = torch.softmax(features.double() @ weight.T + bias, dim=1)
             mix = site_mix(of.counts, answers, found.prior)
-            again.append(Guesses.of(features, weighted(answers, mix)))
+            again.append(Guesses.of(features, reweighted(answers, mix)))
         guessed = total.with_guesses(sum(again[1:], again[0]))
     torch.testing.assert_close(found.classes.counts, guessed.counts, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(found.classes.means, Classes.of(guessed).means, rtol=0, atol=1e-4)
@@ -292,7 +292,9 @@ def test_the_common_answer_by_hand(played):
         data = site_data(played.experiment, exchange.task.site)
         [one] = predictors(played, exchange.task.site, "common").values()
         z = features.of(normalised(data, data.test)) @ found.weight.T + found.bias
-        wanted = evaluation(weighted(torch.softmax(z, 1), one.class_mix).float(), data.test_labels)
+        wanted = evaluation(
+            reweighted(torch.softmax(z, 1), one.class_mix).float(), data.test_labels
+        )
         assert exchange.reply.evaluations["test_common"].confusion == wanted.confusion
 
 

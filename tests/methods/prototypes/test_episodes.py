@@ -5,18 +5,18 @@ from functools import partial
 import pytest
 import torch
 
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.mlp import MLPSettings
-from fedapp.learn.objectives import Work
+from fedapp.learn.objectives import LocalTraining
 from fedapp.learn.prototypes import (
     Prototypes,
     class_means,
     completed,
     log_answers,
     mean_of,
+    pseudo_label_loss,
     pseudo_labels,
-    taught_loss,
 )
 from fedapp.methods.prototypes._episodes import Shape, Teaching, asked, drawn, episodes
 from tests.methods.conformance import data_of
@@ -34,7 +34,7 @@ def work(labels, unlabelled=0, size=4, **more):
     data = data_of(len(labels), unlabelled)
     data = data.with_parts(labelled=Part(data.labelled, torch.tensor(labels, dtype=torch.int64)))
     model = build_model(MLPSettings(hidden="7", dropout=0.0), (1, 8, 8), 3)
-    return Work(model, data, SCALE, size, **{"epochs": 1, "shuffle": stream(), **more})
+    return LocalTraining(model, data, SCALE, size, **{"epochs": 1, "shuffle": stream(), **more})
 
 
 def teaching(work, seed=1, sites=2, **more):
@@ -123,7 +123,7 @@ def test_one_step_by_hand():
     targets, counts = pseudo_labels(answers, by.thresholds, 0.5)
     wanted = -log_answers(embedding(data.labelled[query]), own, "squared")[
         [0, 1], data.labels[query]
-    ].mean() + 0.3 * taught_loss(log_answers(f_u, own, "squared"), targets.detach(), counts)
+    ].mean() + 0.3 * pseudo_label_loss(log_answers(f_u, own, "squared"), targets.detach(), counts)
     assert torch.allclose(step(given.model), wanted, atol=1e-6)
 
 
@@ -138,7 +138,7 @@ def test_no_gradient_flows_into_the_targets():
     targets, counts = pseudo_labels(answers, by.thresholds, 0.5)
     given.model.zero_grad()
     own = log_answers(f, mean_of(by.prototypes), "euclidean")
-    (0.3 * taught_loss(own, targets.detach(), counts)).backward()
+    (0.3 * pseudo_label_loss(own, targets.detach(), counts)).backward()
     stopped = [p.grad for p in given.model.parameters() if p.grad is not None]
     assert len(found) == len(stopped) > 0
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, stopped, strict=True))

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from safetensors.torch import load
 
 from fedapp.core.errors import ConfigError, ProtocolError
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.experiment.config import load_experiment
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import digest_of, to_bytes

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedapp
-from fedapp.learn.class_priors import class_mix, site_mix, weighted
+from fedapp.learn.class_priors import class_mix, reweighted, site_mix
 from fedapp.learn.losses import cross_entropy
 from fedapp.methods.closed_form._site import counts, judged
 from fedapp.methods.recommended import _stack
@@ -58,7 +58,7 @@ def test_mixes_of_findings_are_those_of_two_classes_each():
         assert torch.equal(mine, torch.stack([rule(0), rule(1)]))
     for f, mix in enumerate(class_mix(known, said)):
         torch.testing.assert_close(
-            weighted(said, class_mix(known, said))[:, f], weighted(pairs[f], mix)[:, 1]
+            reweighted(said, class_mix(known, said))[:, f], reweighted(pairs[f], mix)[:, 1]
         )
 
 
@@ -66,7 +66,7 @@ def test_mixes_of_findings_are_those_of_two_classes_each():
     (0.5, 0.2, 0.2), (0.8, 0.5, 0.8), (0.8, 0.2, 0.5), (0.0, 0.9, 0.0), (1.0, 0.1, 1.0),
 ])  # fmt: skip
 def test_an_answer_times_a_mix_by_hand(answer, share, expected):
-    found = weighted(torch.tensor([[answer]]), torch.tensor([[1 - share, share]]).double())
+    found = reweighted(torch.tensor([[answer]]), torch.tensor([[1 - share, share]]).double())
     assert found.item() == pytest.approx(expected)
 
 

@@ -9,10 +9,9 @@ from pydantic import ValidationError
 import fedapp.methods.recommended.prior_shift as rules
 from fedapp.core.errors import ProtocolError
 from fedapp.core.rng import numpy_stream
-from fedapp.data.parts import Part
-from fedapp.data.sites import Audit
+from fedapp.data.sites import Audit, Part
 from fedapp.experiment.config import load_experiment
-from fedapp.learn.class_priors import class_mix, weighted
+from fedapp.learn.class_priors import class_mix, reweighted
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.training import descend
@@ -148,7 +147,7 @@ def test_pseudo_labels_are_learned_from_under_the_sites_own_class_mix(labelled):
     taught = EVERYBODY._taught(TASK, context(data, START))
     torch.testing.assert_close(taught.mix, wanted)
     assert not torch.allclose(taught.mix, EVEN, atol=1e-3)
-    torch.testing.assert_close(taught.soft, weighted(answers, wanted).float())
+    torch.testing.assert_close(taught.soft, reweighted(answers, wanted).float())
 
 
 def steps_over(taught, site):

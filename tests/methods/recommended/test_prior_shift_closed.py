@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load
 
 from fedapp.data.inputs import normalise
-from fedapp.learn.class_priors import class_mix, site_mix, weighted
+from fedapp.learn.class_priors import class_mix, reweighted, site_mix
 from fedapp.learn.features import build_features
 from fedapp.learn.metrics import evaluation, predict
 from fedapp.learn.networks import build_model
@@ -116,7 +116,7 @@ def test_the_common_answer_is_that_of_both_by_hand(played):
         labelled = torch.bincount(data.labels, minlength=10)
         mix = site_mix(labelled, torch.softmax(other, 1), solution.prior)
         z, _ = logits_by_hand(played, site, data.test, stack)
-        wanted = evaluation(weighted(torch.softmax(z, 1), mix).float(), data.test_labels)
+        wanted = evaluation(reweighted(torch.softmax(z, 1), mix).float(), data.test_labels)
         found = exchange.reply.evaluations["test_common"]
         assert found.confusion == wanted.confusion
         assert found.bin_confidence == pytest.approx(wanted.bin_confidence, abs=1e-4)
@@ -130,7 +130,7 @@ def test_the_model_to_be_used_answers_as_measured(played, site):
     data = site_data(played.experiment, site)
     plain = predict(network, data.test, partial(normalise, mean=data.mean, std=data.std))
     [last] = [e for e in played.of(2, EVALUATE) if e.task.site == site]
-    found = evaluation(one.times_mix(plain).float(), data.test_labels)
+    found = evaluation(one.reweight(plain).float(), data.test_labels)
     assert found == last.reply.evaluations["test"]
 
 
@@ -139,7 +139,7 @@ def test_pseudo_labels_are_the_answers_of_both(played):
     taught = METHOD._taught(task, context)
     z, solution = logits_by_hand(played, 0, context.data.unlabelled, content(played, STACK))
     mix = site_mix(counts(context), torch.softmax(z, 1), solution.prior)
-    wanted = weighted(torch.softmax(z, 1), mix)
+    wanted = reweighted(torch.softmax(z, 1), mix)
     torch.testing.assert_close(taught.mix, mix, rtol=1e-4, atol=1e-5)
     assert len(taught.kept)
     torch.testing.assert_close(taught.soft, wanted[taught.kept].float(), rtol=1e-3, atol=1e-4)
@@ -243,7 +243,7 @@ def test_a_frozen_networks_features_stay_those_of_w_0(tmp_path, site):
     ]  # fmt: skip
     network, data = one.load_into(build_model(SMALL, (1, 8, 8), 10)), context.data
     plain = predict(network, data.test, context.normalise)
-    found = evaluation(one.times_mix(plain).float(), data.test_labels)
+    found = evaluation(one.reweight(plain).float(), data.test_labels)
     assert found == early.reply.evaluations[f"test_{ONE_ROUND}"]
 
 

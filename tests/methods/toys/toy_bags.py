@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.core.settings import CLOSED
-from fedapp.data.parts import BAGS, Bags
+from fedapp.data.sites import BAGS, Bags
 from fedapp.learn.steps import Step, repeated
 from fedapp.methods.averaging.base import Averaging, budget_of
 from fedapp.methods.base import SiteContext

@@ -10,7 +10,7 @@ from safetensors.torch import load
 
 from fedapp.core.errors import ProtocolError
 from fedapp.core.settings import TrainSettings
-from fedapp.data.parts import Part
+from fedapp.data.sites import Part
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.methods.averaging.fedavg import FedAvg

@@ -12,9 +12,9 @@ from safetensors.torch import load
 
 from fedapp.core.errors import ProtocolError
 from fedapp.experiment.config import load_experiment
-from fedapp.learn.layers import layers_of
 from fedapp.learn.networks import initial_params
 from fedapp.learn.networks.mlp import MLPSettings
+from fedapp.learn.networks.parts import layers_of
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.base import Arrived

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fedapp.learn.networks import build_model, initial_params
-from fedapp.learn.objectives import Work, supervised
+from fedapp.learn.objectives import LocalTraining, supervised
 from fedapp.methods.two_networks._target import decay, follow, inconsistency, rising, siamese
 from tests.methods.conformance import PIXELS, assert_same, data_of
 
@@ -82,7 +82,7 @@ def test_the_moving_average_by_hand(pair):
 
 
 def work_of(labelled, unlabelled, model, size=4, epochs=1, **changes):
-    return Work(
+    return LocalTraining(
         model=model,
         data=data_of(labelled, unlabelled),
         normalise=lambda images: images.float() / 255,

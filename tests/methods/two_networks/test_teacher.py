@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fedapp.learn.networks import build_model
-from fedapp.learn.objectives import Work
+from fedapp.learn.objectives import LocalTraining
 from fedapp.methods.two_networks.rscfed import mean_teacher, taught_squares
 from tests.methods.conformance import PIXELS, data_of
 
@@ -58,7 +58,7 @@ def test_a_step_by_hand_and_each_network_has_a_view_of_its_own():
         return images // len(views)
 
     data, shuffle = data_of(3, 4), torch.Generator().manual_seed(7)
-    work = Work(student, data, lambda images: images.float() / 255, 8, 1, shuffle)
+    work = LocalTraining(student, data, lambda images: images.float() / 255, 8, 1, shuffle)
     after = []
     steps = mean_teacher(work, teacher, weak, 0.5, 0.3, lambda: after.append(1))
     loss = next(steps)(student).item()

@@ -8,8 +8,7 @@ import torch
 from fedapp.core.cache import Cache
 from fedapp.core.rng import seeded
 from fedapp.core.settings import TrainSettings
-from fedapp.data.parts import Part
-from fedapp.data.sites import Audit, SiteData
+from fedapp.data.sites import Audit, Part, SiteData
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings

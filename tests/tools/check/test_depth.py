@@ -5,7 +5,7 @@ import pytest
 
 from fedapp.core import optional_dependencies
 from fedapp.data.own import list_own
-from fedapp.data.window import Ramp, Stored
+from fedapp.data.window import Ramp, StoredImage
 from fedapp.models.listing import list_images
 from fedapp.tools.check.inputs import Depth, depth_of, kinds, remarks_on_depth, suggested
 from tests.imagefiles import dicom, raster
@@ -15,7 +15,7 @@ from tests.tools.check.test_check import findings, roomy, said
 __all__ = ["roomy"]
 
 VALUES = np.arange(1000).reshape(40, 25).astype(np.uint16)
-DEEP = depth_of(Stored("16-bit PNG", VALUES))
+DEEP = depth_of(StoredImage("16-bit PNG", VALUES))
 SHALLOW = Depth("8-bit PNG")
 
 
@@ -25,8 +25,8 @@ def seen(values=(0, 4095), usual=(0, 4095), window=None, kind="12-bit DICOM"):
 
 def test_the_depth_of_an_image_by_hand():
     assert DEEP.values == (0, 999) and DEEP.usual == pytest.approx((4.995, 994.005))
-    assert depth_of(Stored("8-bit PNG", VALUES.astype(np.uint8))) == SHALLOW
-    own = depth_of(Stored("12-bit DICOM", VALUES, Ramp(5, 9)))
+    assert depth_of(StoredImage("8-bit PNG", VALUES.astype(np.uint8))) == SHALLOW
+    own = depth_of(StoredImage("12-bit DICOM", VALUES, Ramp(5, 9)))
     assert own.window == (5, 9)
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedapp.cli import app
 from fedapp.core.errors import FedAppError
 from fedapp.core.settings import DataSettings
-from fedapp.data.in_memory import GivenSites, give
+from fedapp.data.in_memory import GivenSites, register
 from fedapp.data.own import OwnSites, simulated_places
 from fedapp.models.model import load_model
 from fedapp.server.finished_run import finished_run
@@ -63,7 +63,7 @@ def test_a_run_on_files_is_the_run_on_the_same_arrays_bit_for_bit(run, tmp_path)
     places = simulated_places(root, wanted.data, len(NAMES))
     read = OwnSites(places, wanted.data, wanted.split, wanted.seed, torch.device("cpu"))
     sites = GivenSites(tuple(read.site(k) for k in range(len(NAMES))), CLASSES, are_images=False)
-    name, kept = give(sites)
+    name, kept = register(sites)
     same = loopback(replace(wanted, data=DataSettings(name=name)))
     files, memory = results(run), results(same)
     assert kept.sites and files["rows"] == memory["rows"] and files["traffic"] == memory["traffic"]

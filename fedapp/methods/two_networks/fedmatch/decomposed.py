@@ -12,11 +12,10 @@ from torch.optim import Optimizer
 
 from fedapp.core.settings import TrainSettings
 from fedapp.learn.networks.base import Network
+from fedapp.learn.optimisers import Sgd, clipped
 from fedapp.learn.params import Params, assign
-from fedapp.learn.regularisation import shortened
-from fedapp.learn.sgd import Sgd
 from fedapp.learn.training import optimiser_of
-from fedapp.learn.work_counter import count
+from fedapp.learn.work_counter import count_work
 
 
 class Decomposed:
@@ -71,14 +70,14 @@ class Decomposed:
 
     def _gradients(self, loss: Tensor) -> list[Tensor]:
         """Return the loss's gradient by theta, shortened as everywhere."""
-        return shortened(torch.autograd.grad(loss, list(self._weights.values())))
+        return clipped(torch.autograd.grad(loss, list(self._weights.values())))
 
     @torch.no_grad()
     def _step(self, steps: Optimizer | Sgd, part: Params, gradients: Sequence[Tensor]) -> None:
         for tensor, gradient in zip(part.values(), gradients, strict=True):
             tensor.grad = gradient
         steps.step()
-        count(steps=1)
+        count_work(steps=1)
         for name, weight in self._weights.items():
             torch.add(self.sigma[name], self.psi[name], out=weight)
 

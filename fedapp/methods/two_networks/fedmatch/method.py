@@ -38,9 +38,8 @@ from torch import Tensor, nn
 from fedapp.core.errors import ProtocolError
 from fedapp.core.settings import CLOSED, Count, NonNegative, Share
 from fedapp.data.augment import STRONG_VIEWS
-from fedapp.data.parts import Part
-from fedapp.data.sites import SiteData
-from fedapp.learn.objectives import pairs
+from fedapp.data.sites import Part, SiteData
+from fedapp.learn.objectives import index_pairs
 from fedapp.learn.params import Params, Schema, assign, schema_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step
@@ -342,7 +341,7 @@ class FedMatch(Method[Sparse]):
                 both.learn_psi(taught, self.l1, self.l2)
             return total
 
-        return work.passes(lambda: (Step(taken, pair) for pair in pairs(work)))
+        return work.passes(lambda: (Step(taken, pair) for pair in index_pairs(work)))
 
     def _rate(self, site: SiteContext) -> Params:
         """Return how the site's learning rate stands after this visit; see `patience`."""

@@ -1,12 +1,12 @@
-"""What a site knows of a model's fit to its data, kept by content.
+"""Models that were read and checked, by their content: one model is asked for by many sites.
 
-Corr(k|j) depends only on the content of w_j and on site k's data, so a score is valid until the
-content changes. The MC-dropout passes are keyed by the content too: losing the cache and computing
-the score again gives the same numbers. Scores never leave the site.
+A content has one meaning, so what was checked once need not be checked again. Kept for the whole
+process: server and sites share it where they are one process.
 """
 
 import hashlib
 import json
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,11 +15,66 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedapp.core.cache import Cache, Files
+from fedapp.core.settings import TransportSettings
+from fedapp.learn.params import Params, Schema, from_bytes
+from fedapp.protocol.store import ModelStore
 
-KEPT = 64
+MAX_MODEL_BYTES = 512 * 2**20
+"""Most bytes of tensors that are kept."""
+
+
+class ParsedModels:
+    """The models last used, up to `memory` bytes. Threads may share it.
+
+    Nobody may change a tensor that comes from here in place.
+    """
+
+    def __init__(self, memory: int = MAX_MODEL_BYTES) -> None:
+        self.cache = Cache[Params](memory)
+
+    def get(
+        self,
+        digest: str,
+        read: Callable[[str], bytes],
+        schema: Schema,
+        owner: str,
+        transport: TransportSettings,
+    ) -> Params:
+        """Return a model; where it is not known, read it and check it as `from_bytes` does.
+
+        read: returns the content of a digest, having compared the two.
+        """
+
+        def checked() -> Params:
+            return from_bytes(read(digest), schema, owner, transport)
+
+        return dict(self.cache.found(digest, checked, of=(schema, transport)))
+
+    def put(
+        self, digest: str, params: Params, schema: Schema, transport: TransportSettings
+    ) -> None:
+        """Keep a model that `from_bytes` made of the content of this digest."""
+        self.cache.put(digest, dict(params), of=(schema, transport))
+
+    def keep_only(
+        self, store: ModelStore, digests: Collection[str], *, reuse: bool = False
+    ) -> None:
+        """Let a store keep these contents only (`ModelStore.keep_only`), and forget what goes.
+
+        Models of earlier rounds would otherwise fill all of `memory`, each in memory that the
+        system must first clear.
+        """
+        self.cache.drop(store.keep_only(digests, reuse=reuse))
+
+
+PARSED_MODELS = ParsedModels()
+"""This process's."""
+
+
+MAX_SCORES = 64
 """Scores a site keeps: a model turned down once is often drawn again before it changes. A score is
 small: 10 kB for 250 images and 10 classes, where a model has 26 MB."""
-_AROUND = 512
+_FILE_OVERHEAD = 512
 """Bytes of a score's file at most, beside the probabilities."""
 
 
@@ -60,17 +115,17 @@ class Score:
     @property
     def nbytes(self) -> int:
         """Bytes that it takes in a cache."""
-        return self.probabilities.nbytes + _AROUND
+        return self.probabilities.nbytes + _FILE_OVERHEAD
 
 
 def score_cache(images: int, classes: int, folder: Path | None = None) -> Cache[Score]:
-    """Return the cache of a site's scores, with room for the `KEPT` used last.
+    """Return the cache of a site's scores, with room for the `MAX_SCORES` used last.
 
     images: the site's unlabelled ones. folder: where they are kept on the disk too; None: nowhere.
     """
     files = None if folder is None else Files(folder, "scores", _to_bytes, _from_bytes)
     each = Score(torch.empty(images, classes), None).nbytes
-    return Cache(KEPT * each, files)
+    return Cache(MAX_SCORES * each, files)
 
 
 def _to_bytes(score: Score) -> bytes:

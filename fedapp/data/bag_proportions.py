@@ -12,10 +12,10 @@ from torch import Tensor
 
 RANK_TOLERANCE = 1e-9
 """A singular value below this share of the largest is taken for 0."""
-FITTED = 1e-12
-"""Relative error of a table's rows at which `fitted` ends."""
-MOST_FITS = 10_000
-"""Rounds of `fitted`; extreme tables need some hundred."""
+FIT_TOLERANCE = 1e-12
+"""Relative error of a table's rows at which `proportionally_fitted` ends."""
+MAX_FIT_ROUNDS = 10_000
+"""Rounds of `proportionally_fitted`; extreme tables need some hundred."""
 
 
 def proportions_of(counts: NDArray[np.integer]) -> Tensor:
@@ -24,7 +24,7 @@ def proportions_of(counts: NDArray[np.integer]) -> Tensor:
     return known / known.sum(1, keepdim=True).clamp(min=1)
 
 
-def condition(proportions: Tensor) -> float:
+def condition_number(proportions: Tensor) -> float:
     """Return the condition number of Pi [M, C], at least 1.
 
     It says how much an error in P(bag | x) grows. Only classes that occur in the bags count: of the
@@ -40,12 +40,12 @@ def condition(proportions: Tensor) -> float:
     return float(values[0] / values[-1])
 
 
-def too_little(proportions: Tensor) -> tuple[str, str] | None:
+def why_unidentifiable(proportions: Tensor) -> tuple[str, str] | None:
     """Return what is wrong with bags of which no classifier follows, and the remedy; None: nothing.
 
     proportions: Pi [M, C]. It is wrong where their rank is below the number of classes in them.
     """
-    if condition(proportions) < float("inf"):
+    if condition_number(proportions) < float("inf"):
         return None
     filled = proportions[proportions.sum(1) > 0]
     classes = int((filled.sum(0) > 0).sum())
@@ -60,13 +60,13 @@ def too_little(proportions: Tensor) -> tuple[str, str] | None:
     )
 
 
-def in_words(tables: Sequence[Tensor]) -> str:
+def describe_bags(tables: Sequence[Tensor]) -> str:
     """Say how many bags sites have, and how well each site's tell its classes apart.
 
     tables: Pi [M, C] of each site that has bags, one at least.
     """
     numbers = _range(sorted(len(table) for table in tables), "d")
-    found = sorted(condition(table) for table in tables)
+    found = sorted(condition_number(table) for table in tables)
     where = "" if len(tables) == 1 else f" at each of {len(tables)} sites"
     lost = "; infinite: they do not tell the classes apart" if found[-1] == float("inf") else ""
     return (
@@ -80,7 +80,7 @@ def _range(ascending: Sequence[float], shown: str) -> str:
     return " to ".join(dict.fromkeys(f"{n:{shown}}" for n in (ascending[0], ascending[-1])))
 
 
-def noisy(proportions: Tensor, strength: float, draw: np.random.Generator) -> Tensor:
+def with_noise(proportions: Tensor, strength: float, draw: np.random.Generator) -> Tensor:
     """Return wrong proportions: Pi * ((2 g - 1) e + 1), g ~ U[0, 1] for each entry, cut to [0, 1].
 
     proportions: Pi, float64 [M, C]. strength: e, in [0, 2]; 0: Pi itself. A row that would be 0
@@ -92,7 +92,7 @@ def noisy(proportions: Tensor, strength: float, draw: np.random.Generator) -> Te
     return torch.where(changed.sum(1, keepdim=True) > 0, changed, proportions)
 
 
-def fitted(
+def proportionally_fitted(
     table: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the table [M, C], each row and each column times a factor, with these sums.
@@ -101,11 +101,11 @@ def fitted(
     columns: [C], at least 0. Both have the same sum, above 0.
     """
     fit = table
-    for _ in range(MOST_FITS):
+    for _ in range(MAX_FIT_ROUNDS):
         before = fit.sum(0)
         fit = fit * np.divide(columns, before, out=np.zeros_like(before), where=before > 0)
         sums = fit.sum(1)
-        if np.all(np.abs(sums - rows) <= FITTED * rows):
+        if np.all(np.abs(sums - rows) <= FIT_TOLERANCE * rows):
             break
         fit = fit * (rows / sums)[:, None]
     return fit
