@@ -17,7 +17,7 @@ def on_disk(tmp_path, monkeypatch):
     """Nothing is small enough for memory."""
     (tmp_path / "pages").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "pages"))
-    monkeypatch.setattr(memory_map, "IN_MEMORY", 0)
+    monkeypatch.setattr(memory_map, "MAX_BYTES_IN_MEMORY", 0)
     return tmp_path / "pages"
 
 
@@ -56,7 +56,7 @@ def test_rows_are_gathered_in_their_order(on_disk):
 
 def test_what_is_small_stays_in_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(memory_map, "IN_MEMORY", 12)
+    monkeypatch.setattr(memory_map, "MAX_BYTES_IN_MEMORY", 12)
     assert allocate((3, 4)).shape == (3, 4)
 
 

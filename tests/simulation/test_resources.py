@@ -3,7 +3,7 @@
 import pytest
 
 from fedapp.experiment.config import parse_overrides
-from fedapp.learn import parsed_models
+from fedapp.learn import model_caches
 from fedapp.simulation import resources as needs
 from fedapp.simulation.memory_probe import kept_parsed, measure
 from fedapp.simulation.resources import MIB, as_texts, free_ram, measured, start_measuring
@@ -19,7 +19,7 @@ def test_what_a_worker_needs_grows_with_the_model_and_is_more_than_the_process()
 def test_models_that_are_kept_parsed_count_up_to_what_they_may_take():
     """4 rounds and the warm-up; 5 sites and the server: 30 models."""
     assert kept_parsed(small(), 1000) == 30_000
-    assert kept_parsed(small(), 2**30) == parsed_models.MAX_MODEL_BYTES == 512 * MIB
+    assert kept_parsed(small(), 2**30) == model_caches.MAX_MODEL_BYTES == 512 * MIB
 
 
 def test_what_is_kept_parsed_is_part_of_what_a_worker_needs(monkeypatch):

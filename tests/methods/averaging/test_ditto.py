@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedapp.learn import regularisation
+from fedapp.learn import optimisers
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.methods.averaging.ditto import Ditto
 from fedapp.methods.averaging.fedavg import FedAvg
@@ -80,7 +80,7 @@ def test_without_a_pull_a_whole_run_is_training_alone_from_w_0_by_hand(tmp_path)
 @pytest.fixture
 def unlimited(monkeypatch):
     """A strong pull alone is a longer gradient than is allowed."""
-    monkeypatch.setattr(regularisation, "LONGEST_GRADIENT", math.inf)
+    monkeypatch.setattr(optimisers, "MAX_GRADIENT_NORM", math.inf)
 
 
 def test_one_step_by_hand(unlimited):

@@ -200,7 +200,7 @@ def test_a_set_says_which_classes_are_in_it(names):
 
 def test_batches_change_nothing(model, images, monkeypatch):
     whole = rows(invoked(model, images).stdout)
-    monkeypatch.setattr(predict, "at_once", lambda inputs: 7)
+    monkeypatch.setattr(predict, "inputs_per_pass", lambda inputs: 7)
     parts = rows(invoked(model, images).stdout)
     assert len(whole) == 300
     assert [(r["file"], r["class"]) for r in parts] == [(r["file"], r["class"]) for r in whole]
