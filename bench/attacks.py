@@ -65,7 +65,7 @@ class Hostile(Through):
                 yield asked, incoming
 
     def _hear(self, reply: Reply) -> None:
-        found = {part: result.accuracy for part, result in reply.spelled_out().evaluations.items()}
+        found = {part: result.accuracy for part, result in reply.with_repeats().evaluations.items()}
         known = {part: accuracy for part, accuracy in found.items() if accuracy is not None}
         self.heard.setdefault(reply.round, {}).setdefault(reply.site, {}).update(known)
 

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from fedapp.core.errors import FedAppError
-from fedapp.core.process_tuning import process_is_ours
+from fedapp.core.process_tuning import tune_own_process
 
 Quick = Annotated[bool, typer.Option("--quick", help="toy size; nothing is recorded")]
 
 
 def carry_out(main: Callable[..., None]) -> None:
     """Run a benchmark as a command; an error is one line and exit code 2."""
-    process_is_ours()
+    tune_own_process()
     try:
         typer.run(main)
     except FedAppError as error:

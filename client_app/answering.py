@@ -14,7 +14,7 @@ from client_app.refusals import refusal_of
 from client_app.resident.frames import Frame
 from client_app.resident.inputs import inputs_of, stamp_of
 from fedapp.core.errors import ProtocolError
-from fedapp.core.process_tuning import process_is_ours
+from fedapp.core.process_tuning import tune_own_process
 from fedapp.data.sites import describe_bags_of_sites
 from fedapp.data.split.groups import describe_copies, test_copies
 from fedapp.experiment.config import load_run_config
@@ -47,7 +47,7 @@ def answer(
     the sites that the node stands for; policy: whose policy that is. Raises
     FedAppError where the node cannot take part; what goes wrong in a task is an answer.
     """
-    process_is_ours()
+    tune_own_process()
     _speak()
     policy = policy or policy_of(node_config)
     try:

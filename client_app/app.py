@@ -43,7 +43,7 @@ def handle_several(message: Message, context: Context) -> Message:
         from client_app.answering import answers  # with torch: a node of a simulation, which has it
 
         several = answers(
-            context.run_config, context.node_config, *flower_records.read_lot(message.content)
+            context.run_config, context.node_config, *flower_records.read_tasks(message.content)
         )
         records = flower_records.write_answers(several)
     except Exception as error:

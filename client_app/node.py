@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from client_app.identity import check_unchanged, simulated_here, who_am_i
-from fedapp.core.disk import refused
+from fedapp.core.disk import write_error
 from fedapp.core.errors import ConfigError, ProtocolError, RunError
 from fedapp.core.settings import OWN
 from fedapp.experiment.code_hash import code_hash, stands_in_for
@@ -20,7 +20,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.run_folder import folder_of, out_root, runs_root
 from fedapp.learn.params import digest_of
-from fedapp.protocol.codec import mends
+from fedapp.protocol.codec import version_remedy
 from fedapp.protocol.messages import SCHEMA, Origin
 from fedapp.protocol.pool_key import read_key
 from fedapp.protocol.secure_aggregation.keys import fingerprint
@@ -82,7 +82,7 @@ def open_site(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise refused(folder, error) from error
+        raise write_error(folder, error) from error
     key = read_key(run / "pool") if place is None else ""
     shares = bool(key) and digest_of(key.encode()) == origin.pool
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
@@ -190,7 +190,7 @@ def _check(origin: Origin, experiment: Experiment, settings: Mapping[str, Scalar
             "install the same version on both"
         )
     if not origin.reads[0] <= SCHEMA <= origin.reads[1]:
-        raise ProtocolError(f"this site writes messages {SCHEMA}, {mends(origin.reads)}")
+        raise ProtocolError(f"this site writes messages {SCHEMA}, {version_remedy(origin.reads)}")
     differ = differing(shared_settings(experiment), settings) if settings else []
     found = first_three([f"{key} is {my!r} here, {its!r} at the server" for key, my, its in differ])
     if found or origin.experiment != experiment_digest(experiment):

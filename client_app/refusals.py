@@ -3,7 +3,7 @@
 import logging
 from functools import lru_cache
 
-from fedapp.core.errors import FedAppError, one_line, told
+from fedapp.core.errors import FedAppError, message_for_server, one_line
 from fedapp.protocol.messages import Incoming, Refusal
 
 log = logging.getLogger("flwr")
@@ -16,7 +16,7 @@ def refusal_of(error: Exception) -> Incoming:
     else:
         log.error("a request could not be answered", exc_info=error)
     lasting = isinstance(error, FedAppError) and error.lasting
-    return Incoming(Refusal(-1, 0, told(error), lasting))
+    return Incoming(Refusal(-1, 0, message_for_server(error), lasting))
 
 
 @lru_cache(maxsize=256)

@@ -6,7 +6,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.core.errors import ConfigError, FedAppError
-from fedapp.core.process_tuning import process_is_ours
+from fedapp.core.process_tuning import tune_own_process
 from fedapp.experiment.code_hash import code_digest, code_hash
 from fedapp.experiment.config import (
     experiment_digest,
@@ -49,7 +49,7 @@ def _say_once(error: FedAppError, run_id: int) -> None:
 
 
 def _run(grid: Grid, context: Context) -> None:
-    process_is_ours()
+    tune_own_process()
     experiment = load_run_config(context.run_config)
     path, code = code_hash()
     log.info("server code %s (%s)", path, code)

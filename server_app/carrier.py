@@ -179,7 +179,7 @@ class GridCarrier:
         """Return tasks as a message, with the contents that a site can neither hold nor read."""
         out, *others = lot
         if others:  # all of neighbours
-            heads = flower_records.pack_lot(self._origin, [one.head for one in lot])
+            heads = flower_records.pack_tasks(self._origin, [one.head for one in lot])
             return self._post.message(self.sites.nodes[out.task.site], "train.lot", heads)
         travels = () if out.task.site in self.sites.neighbours else out.attach
         payloads = {digest: fetch(digest) for digest in travels}

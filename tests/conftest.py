@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fedapp.core.process_tuning import process_is_ours
+from fedapp.core.process_tuning import tune_own_process
 
 LONG = frozenset(Path(__file__).with_name("long.txt").read_text().split())
 """Tests that `make test` leaves out: `tests/going_on.py` says which."""
@@ -22,7 +22,7 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Results of CPU convolutions depend on the number of threads; two workers share the machine.
     torch.set_num_threads(1)
-    process_is_ours()
+    tune_own_process()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

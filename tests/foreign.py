@@ -55,7 +55,8 @@ def outcome(case: Case) -> str:
     try:
         found = case.read(case.path)
     except FedAppError as error:
-        lines = error.found if isinstance(error, ConfigError) else [error]  # a line for each fault
+        # A ConfigError has a line for each fault.
+        lines = error.problems if isinstance(error, ConfigError) else [error]
         for line in map(str, lines):
             if not line.isprintable() or len(line) > 2000:
                 return f"not one short line: {line[:300]!r}"

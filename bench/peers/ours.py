@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 from bench.peers.probes import Mark
 from bench.peers.problem import SEED, Problem
-from fedapp.core.process_tuning import process_is_ours
+from fedapp.core.process_tuning import tune_own_process
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.run_folder import out_root
@@ -23,7 +23,7 @@ RUN = "run"
 
 def run(problem: Problem, mark: Mark) -> None:
     """Run the rounds; with evaluation, what every run has: see docs/PERFORMANCE.md."""
-    process_is_ours()
+    tune_own_process()
     with TemporaryDirectory(prefix="bench-") as out:
         experiment = experiment_of(problem, out)
         schema = schema_of(problem.w_0)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from fedapp.core.plugins import names_function, source_of
+from fedapp.core.plugins import is_function_name, source_path
 from fedapp.data import published
 from fedapp.data.datasets import data_root
 from fedapp.experiment.config import load_experiment, read_run_config
@@ -25,15 +25,15 @@ def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar
     if experiment.split.manifest:
         found.append(Path(experiment.split.manifest))
     for code in (experiment.model.name, experiment.method.name):
-        if names_function(code):
-            found.append(source_of(code))
+        if is_function_name(code):
+            found.append(source_path(code))
     name, root = experiment.data.name, data_root(experiment.data.root)
     if own := node_config.get("data-path"):
         path = Path(str(own)).expanduser()
         listed = path.suffix.lower() == ".csv"  # of images there
         found.append(path.parent if listed else path)
-    elif names_function(name):  # where its code is; what that reads, nobody knows
-        found.append(source_of(name))
+    elif is_function_name(name):  # where its code is; what that reads, nobody knows
+        found.append(source_path(name))
     elif name not in published.NAMES:
         found.append(root)
     elif name != "digits":  # these are part of a package

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from fedapp.core.processes import parent, read
+from fedapp.core.processes import parent, read_proc
 
 ONE_MESSAGE = "flwr-clientapp"
 """The program that Flower starts for one message."""
@@ -38,7 +38,7 @@ def lease_of(launcher: int) -> list[int]:
     if os.getppid() != launcher:
         os.close(found[0])
         raise ProcessLookupError(f"process {launcher} has ended")
-    supernode = _parent_pid(read(launcher, "cmdline").decode(errors="replace").split("\0"))
+    supernode = _parent_pid(read_proc(launcher, "cmdline").decode(errors="replace").split("\0"))
     if supernode is not None and supernode == parent(launcher):
         try:
             found.append(os.pidfd_open(supernode))

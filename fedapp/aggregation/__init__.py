@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import Any
 
 from fedapp.aggregation.base import Rule
-from fedapp.core.errors import ConfigError, nearest
-from fedapp.core.plugins import class_of, modules_in
+from fedapp.core.errors import ConfigError, name_suggestion
+from fedapp.core.plugins import load_class, module_names
 
 _NOT_RULES = ("base", "changes", "server_optimizers")
 
 
 def rule_names() -> list[str]:
     """Return every rule's name, sorted: this package's modules but `_private` and helping ones."""
-    return modules_in(__path__, _NOT_RULES)
+    return module_names(__path__, _NOT_RULES)
 
 
 def rule_of(name: str) -> Rule[Any]:
@@ -25,9 +25,9 @@ def rule_of(name: str) -> Rule[Any]:
     """
     rule: Rule[Any]
     if ":" in name:
-        rule = class_of(name, Rule)()
+        rule = load_class(name, Rule)()
         return rule
     if name not in rule_names():
-        raise ConfigError(f"no such rule; {nearest(name, rule_names())}")
+        raise ConfigError(f"no such rule; {name_suggestion(name, rule_names())}")
     rule = import_module(f"{__name__}.{name}").RULE
     return rule

@@ -13,7 +13,7 @@ from fedapp.api.data import Federation
 from fedapp.api.tensors import Inputs, as_inputs
 from fedapp.core import plugins
 from fedapp.core.devices import pick_device
-from fedapp.core.errors import ConfigError, DataError, RunError, nearest
+from fedapp.core.errors import ConfigError, DataError, RunError, name_suggestion
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import IN_MEMORY, Scalar
 from fedapp.experiment.run_folder import RunFolder, find_run
@@ -121,7 +121,7 @@ class Run:
             export(finished_run(self.folder))
         if not (folder / DESCRIPTION).is_file():
             there = sorted(path.name for path in root.iterdir())
-            raise RunError(f"{self.folder}: no site {site!r}: {nearest(str(site), there)}")
+            raise RunError(f"{self.folder}: no site {site!r}: {name_suggestion(str(site), there)}")
         return Model(folder)
 
     def _cut(self) -> str:
@@ -184,7 +184,9 @@ def preset_and_overrides(
     """Return the preset and the overrides that the arguments of `run` stand for."""
     chosen: dict[str, Scalar] = {} if seed is None else {"seed": seed}
     if network is not None:
-        chosen["model.name"] = network if isinstance(network, str) else plugins.give(network)
+        chosen["model.name"] = (
+            network if isinstance(network, str) else plugins.register_function(network)
+        )
     if method is not None:
         chosen |= method_override(method)
     if isinstance(data, Federation):

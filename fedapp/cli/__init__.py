@@ -8,7 +8,7 @@ import sys
 
 from fedapp.cli.shared import app
 from fedapp.core.errors import FedAppError
-from fedapp.core.process_tuning import process_is_ours
+from fedapp.core.process_tuning import tune_own_process
 
 # isort: off
 # Importing a module registers its commands. `fedapp --help` shows the panels in this order.
@@ -20,7 +20,7 @@ __all__ = ["app", "main"]
 
 def main() -> None:
     """Run the command line: an error that a person can mend is one line, with exit code 2."""
-    process_is_ours()
+    tune_own_process()
     try:
         app()
     except FedAppError as error:

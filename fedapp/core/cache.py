@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
-_CHECK_BYTES = 32
+_CHECKSUM_BYTES = 32
 """Of the SHA-256 with which every file begins."""
-_SMALL = 1024
+_ASSUMED_BYTES = 1024
 """Bytes that a value counts for where nobody says how large it is."""
 
 
 @dataclass(frozen=True)
-class Files(Generic[Value]):
+class CacheFiles(Generic[Value]):
     """How a cache keeps its values on the disk too, where the next process finds them.
 
     folder: made with the first file; the cache alone writes there. what: the values are, for the
@@ -55,7 +55,7 @@ class Cache(Generic[Value]):
     hits, misses: how often a value that was asked for was known, and how often it was not.
     """
 
-    def __init__(self, budget: int, files: Files[Value] | None = None) -> None:
+    def __init__(self, budget: int, files: CacheFiles[Value] | None = None) -> None:
         self.budget, self.hits, self.misses = budget, 0, 0
         self._files, self._used = files, 0
         self._known: OrderedDict[Hashable, tuple[Value, object, int]] = OrderedDict()
@@ -82,7 +82,7 @@ class Cache(Generic[Value]):
             self.hits += 1
         return found
 
-    def found(self, key: Hashable, make: Callable[[], Value], of: object = None) -> Value:
+    def get_or_make(self, key: Hashable, make: Callable[[], Value], of: object = None) -> Value:
         """Return a value; it is made and kept where it is not known."""
         value = self.get(key, of)
         if value is None:
@@ -140,7 +140,7 @@ class Cache(Generic[Value]):
 
     # --- on the disk ------------------------------------------------------------------------------
 
-    def _from_disk(self, name: str, files: Files[Value]) -> Value | None:
+    def _from_disk(self, name: str, files: CacheFiles[Value]) -> Value | None:
         path = files.folder / name
         try:
             content = path.read_bytes()
@@ -149,18 +149,18 @@ class Cache(Generic[Value]):
         except OSError as error:
             log.warning("%s in %s cannot be read (%s)", files.what, path, error.strerror)
             return None
-        said, blob = content[:_CHECK_BYTES], content[_CHECK_BYTES:]
-        if said != _check(name, blob):
+        said, blob = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+        if said != _checksum(name, blob):
             log.warning("%s in %s are damaged; computing them again", files.what, path)
             return None
         with suppress(OSError):
             os.utime(path)  # used last
         return files.read(blob)
 
-    def _to_disk(self, name: str, value: Value, files: Files[Value]) -> None:
+    def _to_disk(self, name: str, value: Value, files: CacheFiles[Value]) -> None:
         blob = files.write(value)
         try:
-            write_atomic(files.folder / name, _check(name, blob) + blob, durable=False)
+            write_atomic(files.folder / name, _checksum(name, blob) + blob, durable=False)
             self._make_room(files.folder)
         except (StoreError, OSError) as error:
             log.warning(
@@ -204,9 +204,9 @@ def size_of(value: object) -> int:
         return sum(map(size_of, value.values()))
     if isinstance(value, Sequence):
         return sum(map(size_of, value))
-    return _SMALL
+    return _ASSUMED_BYTES
 
 
-def _check(name: str, blob: bytes) -> bytes:
+def _checksum(name: str, blob: bytes) -> bytes:
     """Return what shows that a file of this name is whole and none of another name."""
     return hashlib.sha256(name.encode() + b"\0" + blob).digest()

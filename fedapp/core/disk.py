@@ -20,19 +20,19 @@ TEMPORARY = ".tmp"
 STALE_S = 600.0
 """Age in seconds from which an unfinished file is taken for the leftover of a killed process."""
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_atomic(
     path: Path | str, data: bytes, *, durable: bool, mode: int = 0o666, spare: Iterable[str] = ()
 ) -> None:
-    """Write a file whole, as `written_whole` does. Raises StoreError as it does."""
-    with written_whole(path, durable=durable, mode=mode, needed=len(data), spare=spare) as file:
+    """Write a file whole, as `open_atomic` does. Raises StoreError as it does."""
+    with open_atomic(path, durable=durable, mode=mode, needed=len(data), spare=spare) as file:
         file.write(data)
 
 
 @contextmanager
-def written_whole(
+def open_atomic(
     path: Path | str,
     *,
     durable: bool,
@@ -54,7 +54,7 @@ def written_whole(
     folder, name = os.path.split(path)  # by text: a `Path` takes as long as to open a file
     part = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
-        with _taken(spare, part) or _opened(part, mode) as file:
+        with _open_spare(spare, part) or _open_new(part, mode) as file:
             yield file
             file.flush()
             # A spare file may be longer. Any other is left alone: XFS would wait for the disk.
@@ -66,14 +66,14 @@ def written_whole(
         if durable:
             _sync(folder or ".")
     except OSError as error:
-        _discard(part)
-        raise refused(Path(path), error, needed) from error
+        _remove_quietly(part)
+        raise write_error(Path(path), error, needed) from error
     except BaseException:  # an interrupt leaves no half file either
-        _discard(part)
+        _remove_quietly(part)
         raise
 
 
-def _taken(spare: Iterable[str], part: str) -> BinaryIO | None:
+def _open_spare(spare: Iterable[str], part: str) -> BinaryIO | None:
     """Open one of these files for writing under another name; None where none can be had.
 
     A file with a second name, or a link, is somebody's copy (`cp -al`) or has one elsewhere.
@@ -94,12 +94,12 @@ def _taken(spare: Iterable[str], part: str) -> BinaryIO | None:
         if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
             return os.fdopen(descriptor, "r+b")
         os.close(descriptor)
-        _discard(part)
-    _discard(part)
+        _remove_quietly(part)
+    _remove_quietly(part)
     return None
 
 
-def _opened(part: str, mode: int) -> BinaryIO:
+def _open_new(part: str, mode: int) -> BinaryIO:
     """Open a new file for writing; its folder is made if absent, which is seldom."""
 
     def opened() -> BinaryIO:
@@ -143,28 +143,28 @@ def append_durable(path: Path, data: bytes) -> None:
         if before is not None:
             with suppress(OSError):
                 os.truncate(path, before)
-        raise refused(path, error, len(data)) from error
+        raise write_error(path, error, len(data)) from error
 
 
 def _not_by_a_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def cut_durable(path: Path, size: int) -> None:
+def truncate_durable(path: Path, size: int) -> None:
     """Cut a file to its first `size` bytes, where it has more. Raises StoreError."""
     try:
         if path.stat().st_size > size:
             os.truncate(path, size)
             _sync(path)
     except OSError as error:
-        raise refused(path, error) from error
+        raise write_error(path, error) from error
 
 
 def remove_stale(folder: Path) -> None:
     """Remove unfinished files that killed processes left in a folder; what cannot be, stays."""
     for part in folder.glob(f".*{TEMPORARY}"):
         if is_stale(part):
-            _discard(part)
+            _remove_quietly(part)
 
 
 def is_stale(part: Path) -> bool:
@@ -185,10 +185,10 @@ def make_durable(paths: Collection[str]) -> None:
         try:
             _sync(path)
         except OSError as error:
-            raise refused(Path(path), error) from error
+            raise write_error(Path(path), error) from error
 
 
-def refused(path: Path, error: OSError, needed: int = 0, setting: str = "") -> StoreError:
+def write_error(path: Path, error: OSError, needed: int = 0, setting: str = "") -> StoreError:
     """Return the error that says what could not be written, why, and what to do.
 
     setting: by which another folder is chosen.
@@ -197,7 +197,7 @@ def refused(path: Path, error: OSError, needed: int = 0, setting: str = "") -> S
     folder = next((p for p in path.parents if p.is_dir()), Path("/"))
     facts.append(f"{size(shutil.disk_usage(folder).free)} free")
     other = f"choose another folder{f' ({setting})' if setting else ''}"
-    if error.errno in _NO_ROOM:
+    if error.errno in _DISK_FULL:
         remedy = "free space there; what was written before is kept"
     elif error.errno == errno.EISDIR:
         remedy = "it is a folder; name a file in it"
@@ -211,7 +211,7 @@ def refused(path: Path, error: OSError, needed: int = 0, setting: str = "") -> S
 def check_owned(path: Path) -> None:
     """Raise ConfigError where somebody but this user or root may write a file or its folder.
 
-    Links are refused as `opened_plainly` does, since whoever owns the link decides where it leads;
+    Links are refused as `open_own_file` does, since whoever owns the link decides where it leads;
     the folder may be reached by a link. Raises FileNotFoundError where the file is not there.
     """
     for one, found in ((path, path.lstat()), (path.parent, path.parent.stat())):
@@ -223,7 +223,7 @@ def check_owned(path: Path) -> None:
             )
 
 
-def opened_plainly(path: Path, flags: int) -> FileIO:
+def open_own_file(path: Path, flags: int) -> FileIO:
     """Open a regular file that belongs to this user or root, without buffer, and return it.
 
     flags: as of `os.open`; a new file may be read by its owner alone. Raises ConfigError where the
@@ -266,7 +266,7 @@ def _sync(path: Path | str) -> None:
         os.close(descriptor)
 
 
-def _discard(part: Path | str) -> None:
+def _remove_quietly(part: Path | str) -> None:
     try:
         os.unlink(part)
     except OSError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 MAX_QUOTED = 2000
 """Characters of an error that quotes another machine."""
 
-DIVERGED = "lower training.learning_rate"
+DIVERGED_REMEDY = "lower training.learning_rate"
 """What a site advises whose answers, or whose weights after training, are no numbers."""
 
 _PATH = re.compile(r"""(?<![\w.:/])~?/(?=\S)(?:[^:;,()'"]*/)?[^\s:;,()'"]*""")
@@ -20,7 +20,7 @@ def one_line(text: object, limit: int = MAX_QUOTED) -> str:
     return "".join(c if c.isprintable() else " " for c in str(text)[:limit])
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def name_suggestion(name: str, names: Iterable[str]) -> str:
     """Return the advice for a name that is not one of `names`."""
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(names))}"
@@ -37,19 +37,20 @@ class FedAppError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with settings.
+    """One thing that is wrong with the settings of an experiment.
 
-    where: what said it, a file or `OVERRIDE`. said: keys and their values; several, where they are
-    wrong together. rule: what they break. remedy: empty where the rule says what to do.
+    where: the file that has the settings, or `OVERRIDE`. settings: the dotted keys and their
+    values; several where they contradict one another. rule: what they break. remedy: empty where
+    the rule already says what to do.
     """
 
     where: str
-    said: Mapping[str, object]
+    settings: Mapping[str, object]
     rule: str
     remedy: str = ""
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{key} = {value!r}" for key, value in self.said.items())
+        shown = ", ".join(f"{key} = {value!r}" for key, value in self.settings.items())
         rule = f"{self.rule}; {self.remedy}" if self.remedy else self.rule
         return ": ".join(filter(None, [self.where, shown, rule]))
 
@@ -66,10 +67,10 @@ class ConfigError(FedAppError):
 
     def __init__(self, *found: Problem | str) -> None:
         super().__init__(*found)
-        self.found = found
+        self.problems = found
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.found))
+        return "\n".join(map(str, self.problems))
 
 
 class Contradiction(ValueError):
@@ -102,10 +103,11 @@ class DataError(FedAppError):
 class ImageError(DataError):
     """Names an image of a site, so perhaps a patient or a label: it stays in the site's log.
 
-    file: where it lies. what: the rule that it breaks. told: what the server may be told instead.
+    file: where it lies. what: the rule that it breaks. for_server: what the server may be told
+    instead.
     """
 
-    told = "one of the site's images cannot be used; the site's own log names it"
+    for_server = "one of the site's images cannot be used; the site's own log names it"
 
     def __init__(self, file: object, what: str, remedy: str) -> None:
         super().__init__(file, what, remedy)
@@ -116,14 +118,14 @@ class ImageError(DataError):
         return f"{one_line(self.file, 1000)}: {one_line(self.what)}: {self.remedy}"
 
 
-class Withheld(FedAppError):
+class WithheldError(FedAppError):
     """What went wrong in the work on protected images; its text stays in the site's log.
 
     Whether and how work fails may depend on a single image. So the server is told one and the same
     line, whatever it was.
     """
 
-    told = (
+    for_server = (
         "the site could not do this; where single images are protected (privacy.epsilon), the "
         "reason stays in the site's own log"
     )
@@ -147,14 +149,14 @@ class RunError(FedAppError):
     """A run cannot go on: too few replies, no sites, or a checkpoint of another experiment."""
 
 
-def told(error: Exception) -> str:
+def message_for_server(error: Exception) -> str:
     """Return what a site tells the server of an error; the whole of it is for the site's own log.
 
     An error that nobody foresaw may quote anything, so only its kind is told. Paths are left out:
     a folder is often named after a person, and the server can do nothing with it.
     """
-    if isinstance(error, ImageError | Withheld):
-        return error.told
+    if isinstance(error, ImageError | WithheldError):
+        return error.for_server
     if isinstance(error, FedAppError):
         return _PATH.sub("[a path at the site]", one_line(error))
     return f"{type(error).__name__} at the site; the site's own log says more"

@@ -19,11 +19,11 @@ RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}"
 MAX_CLASS_NAME = 200
 """Characters of the name of a class or finding."""
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """How a cell begins that a spreadsheet computes."""
-_CODE = ("$", "@", "%")
+_CODE_STARTS = ("$", "@", "%")
 """How an expression, a reference and an inclusion begin in configurations such as MONAI's."""
-_UNSEEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+_INVISIBLE = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 """Unicode's categories of what shows nothing, ends a line or turns the reading direction."""
 _JOINERS = "\u200c\u200d"
 """Of that category, but spelling in Persian and in languages of India."""
@@ -31,7 +31,7 @@ _JOINERS = "\u200c\u200d"
 
 def class_name(name: str) -> str:
     """Return the name of a class or finding as it is. Raises ValueError, which says the rule."""
-    if why := _fault(name):
+    if why := _broken_rule(name):
         raise ValueError(f"{name!r}: a class's name {why}: rename it")
     return name
 
@@ -54,40 +54,40 @@ def folder_name(name: str) -> str:
     return class_name(name)
 
 
-def plain(text: str) -> str:
+def one_visible_line(text: str) -> str:
     """Return a text of one line, all of which is seen. Raises ValueError, which says the rule."""
-    if any(_unseen(sign) for sign in text):
+    if any(_is_invisible(sign) for sign in text):
         raise ValueError(f"{text!r}: must be one line, without control characters")
     return text
 
 
-def cell(name: str) -> str:
+def csv_cell(name: str) -> str:
     """Return a name as a cell of CSV that no spreadsheet computes: `'` in front of a formula."""
-    return f"'{name}" if name.lstrip("'").startswith(FORMULA) else name
+    return f"'{name}" if name.lstrip("'").startswith(FORMULA_STARTS) else name
 
 
-def of_cell(text: str) -> str:
-    """Return the name that `cell` wrote, and any other text as it is."""
-    return text[1:] if text.startswith("'") and cell(text) != text else text
+def from_csv_cell(text: str) -> str:
+    """Return the name that `csv_cell` wrote, and any other text as it is."""
+    return text[1:] if text.startswith("'") and csv_cell(text) != text else text
 
 
-def markdown(name: str) -> str:
+def markdown_escaped(name: str) -> str:
     """Return a name as Markdown that shows it, whatever signs are in it."""
     return re.sub(r"([\\`*_{}\[\]<>()#!|~&$])", r"\\\1", name)
 
 
-def _fault(name: str) -> str:
+def _broken_rule(name: str) -> str:
     """Return the rule that a name breaks; empty: none."""
     if not 0 < len(name) <= MAX_CLASS_NAME:
         return f"has 1 to {MAX_CLASS_NAME} characters"
     if name != name.strip():
         return "neither begins nor ends with a space"
-    if name.startswith(_CODE):
-        return f"does not begin with {', '.join(_CODE[:-1])} or {_CODE[-1]}"
-    if any(_unseen(sign) for sign in name):
+    if name.startswith(_CODE_STARTS):
+        return f"does not begin with {', '.join(_CODE_STARTS[:-1])} or {_CODE_STARTS[-1]}"
+    if any(_is_invisible(sign) for sign in name):
         return "has no control characters, and none that are invisible or turn the direction"
     return ""
 
 
-def _unseen(sign: str) -> bool:
-    return unicodedata.category(sign) in _UNSEEN and sign not in _JOINERS
+def _is_invisible(sign: str) -> bool:
+    return unicodedata.category(sign) in _INVISIBLE and sign not in _JOINERS

@@ -9,25 +9,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedapp.core.errors import ConfigError, nearest, one_line
+from fedapp.core.errors import ConfigError, name_suggestion, one_line
 
-_GIVEN: dict[str, Callable[..., Any]] = {}
-_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_REGISTERED: dict[str, Callable[..., Any]] = {}
+_FUNCTION_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
-def names_function(text: str) -> bool:
+def is_function_name(text: str) -> bool:
     """Whether a setting's value has the form `package.module:function`."""
-    return _NAME.fullmatch(text) is not None
+    return _FUNCTION_NAME.fullmatch(text) is not None
 
 
-def advice(name: str, names: Iterable[str]) -> str:
+def name_advice(name: str, names: Iterable[str]) -> str:
     """Return the advice for a name that is neither one of `names` nor a function's."""
     if "." in name or ":" in name:
         return "a function of your own is named package.module:function"
-    return nearest(name, names)
+    return name_suggestion(name, names)
 
 
-def modules_in(folders: Iterable[str], helping: Sequence[str] = ("base",)) -> list[str]:
+def module_names(folders: Iterable[str], helping: Sequence[str] = ("base",)) -> list[str]:
     """Return the names of a package's modules, sorted; without `_private` and `helping` ones.
 
     folders: the package's `__path__`.
@@ -36,7 +36,7 @@ def modules_in(folders: Iterable[str], helping: Sequence[str] = ("base",)) -> li
     return sorted(name for name in names if name not in helping and name[0] != "_")
 
 
-def class_offered(package: str, name: str, constant: str, base: type) -> type:
+def class_in_module(package: str, name: str, constant: str, base: type) -> type:
     """Return the class that a module of a package offers under the name of a constant.
 
     Raises ConfigError where that is no class made from `base` whose `name` is the module's.
@@ -51,40 +51,40 @@ def class_offered(package: str, name: str, constant: str, base: type) -> type:
     return offered
 
 
-def give(function: Callable[..., Any]) -> str:
+def register_function(function: Callable[..., Any]) -> str:
     """Keep a function of this process under the name that it has in its module; return the name.
 
     So one is found that no other process could import: of a notebook, or inside another function.
     Raises ConfigError where it is no function, or has no name.
     """
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', '')}"
-    if not (inspect.isfunction(function) and names_function(name)):
+    if not (inspect.isfunction(function) and is_function_name(name)):
         called = "; give the function that makes it, not what it made"
         made = "" if inspect.isfunction(function) else called
         said = f"{type(function).__name__} {one_line(function, 60)}"
         raise ConfigError(f"{said}: must be a function with a name: write it with `def`{made}")
-    _GIVEN[name] = function
+    _REGISTERED[name] = function
     return name
 
 
-def function_of(name: str) -> Callable[..., Any]:
+def load_function(name: str) -> Callable[..., Any]:
     """Return a function by its name in a setting: one that was given, or else by import.
 
     Raises ConfigError, to which the caller adds the setting, where the name has another form, or
     the module cannot be imported or has no such function.
     """
-    if name in _GIVEN:
-        return _GIVEN[name]
+    if name in _REGISTERED:
+        return _REGISTERED[name]
     module, function, found = _imported(name, "function")
     if not inspect.isfunction(found):
         raise ConfigError(f"{module!r} has no function {function!r}; correct the name")
     return found
 
 
-def class_of(name: str, base: type) -> type:
+def load_class(name: str, base: type) -> type:
     """Return a class made from `base`, imported by its name in a setting, `package.module:Class`.
 
-    Raises ConfigError as `function_of` does, and where it lacks a function that it must have.
+    Raises ConfigError as `load_function` does, and where it lacks a function that it must have.
     """
     module, named, found = _imported(name, "Class")
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -101,7 +101,7 @@ def _is_abstract(member: object) -> bool:
 
 def _imported(name: str, what: str) -> tuple[str, str, object]:
     """Return the module's name, the member's, and the member; None where there is none."""
-    if not names_function(name):
+    if not is_function_name(name):
         raise ConfigError(f"must be package.module:{what}; correct the name")
     module, _, member = name.partition(":")
     try:
@@ -118,7 +118,7 @@ def _imported(name: str, what: str) -> tuple[str, str, object]:
         ) from error
 
 
-def source_of(name: str) -> Path:
+def source_path(name: str) -> Path:
     """Return the file or folder of the package that a function's name begins with.
 
     Nothing is imported. Where there is no such package, the path is one where nothing is.

@@ -12,15 +12,15 @@ from functools import cache
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 """Names of two settings in glibc's malloc.h: see mallopt(3)."""
-KEPT_FREE = 1 << 30
+TRIM_ABOVE_BYTES = 1 << 30
 """Bytes at the end of the heap; more than that goes back to the system."""
-NEW_OBJECTS = 10_000
+COLLECTION_THRESHOLD = 10_000
 """After so many a search for garbage begins, in place of Python's own 700, which a handful of sites
 make."""
 
 
 @cache
-def process_is_ours() -> None:
+def tune_own_process() -> None:
     """Say that this process is this project's own, and let it keep the memory that it frees.
 
     glibc gives large blocks back at once. Each training step then gets all its memory anew, and the
@@ -31,12 +31,12 @@ def process_is_ours() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl, macOS; Windows
         return
-    mallopt(TRIM_THRESHOLD, KEPT_FREE)
+    mallopt(TRIM_THRESHOLD, TRIM_ABOVE_BYTES)
     mallopt(MMAP_MAX, 0)
 
 
 @contextmanager
-def seldom_searched() -> Iterator[None]:
+def rare_garbage_collection() -> Iterator[None]:
     """Search for garbage less often in a process of ours; in the end as before.
 
     torch and its like bring 350,000 objects, so that a full search takes 0.2 s; a run of 1,000
@@ -44,12 +44,12 @@ def seldom_searched() -> Iterator[None]:
     at once all the same; only a circle of objects waits for a search, one of those that there are
     now until the end.
     """
-    if not process_is_ours.cache_info().currsize:  # nobody has said so
+    if not tune_own_process.cache_info().currsize:  # nobody has said so
         yield
         return
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(NEW_OBJECTS, *before[1:])
+    gc.set_threshold(COLLECTION_THRESHOLD, *before[1:])
     try:
         yield
     finally:

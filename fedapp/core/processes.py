@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that ask a program to end."""
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -37,7 +37,7 @@ def signals_as_exit(interrupt: bool = True) -> Iterator[None]:
             print("\nending, with all that was started ...", file=sys.stderr, flush=True)
         raise SystemExit(128 + number)
 
-    numbers = _ENDING if interrupt else set(_ENDING) - {signal.SIGINT}
+    numbers = _TERMINATION_SIGNALS if interrupt else set(_TERMINATION_SIGNALS) - {signal.SIGINT}
     before = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
@@ -56,12 +56,12 @@ def termination_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def pids() -> set[int]:
+def all_pids() -> set[int]:
     """Return the numbers of all processes."""
     return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
 
 
-def read(pid: int, name: str) -> bytes:
+def read_proc(pid: int, name: str) -> bytes:
     """Return a file of /proc/PID; empty when the process is gone or another user's."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
@@ -69,15 +69,15 @@ def read(pid: int, name: str) -> bytes:
         return b""
 
 
-def marked(variable: str, value: str) -> set[int]:
+def with_environment_variable(variable: str, value: str) -> set[int]:
     """Return the processes that were started with this environment variable."""
     mark = f"{variable}={value}".encode()
-    return {pid for pid in pids() if mark in read(pid, "environ").split(b"\0")}
+    return {pid for pid in all_pids() if mark in read_proc(pid, "environ").split(b"\0")}
 
 
 def _stat(pid: int) -> tuple[str, int]:
     """Return a process's state and parent; the name in parentheses before may hold anything."""
-    fields = read(pid, "stat").rpartition(b")")[2].split()
+    fields = read_proc(pid, "stat").rpartition(b")")[2].split()
     return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else ("X", 0)
 
 
@@ -88,7 +88,7 @@ def parent(pid: int) -> int:
 
 def descendants(roots: set[int]) -> set[int]:
     """Return the children of these processes, their children, and so on, without themselves."""
-    parents = {pid: parent(pid) for pid in pids()}
+    parents = {pid: parent(pid) for pid in all_pids()}
     found: set[int] = set()
     fresh = set(roots)
     while fresh:
@@ -102,7 +102,7 @@ def alive(numbers: set[int]) -> set[int]:
     return {pid for pid in numbers if _stat(pid)[0] not in "ZX"}
 
 
-def end(remaining: Callable[[], set[int]]) -> None:
+def terminate(remaining: Callable[[], set[int]]) -> None:
     """Ask, ask again, then kill, until `remaining` is empty."""
     for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         for pid in remaining():
@@ -122,14 +122,14 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_own() -> None:
+def terminate_descendants() -> None:
     """End our descendants, whatever asks us to hurry; who calls it is about to end, too."""
-    for number in _ENDING:
+    for number in _TERMINATION_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    end(own_remaining)
+    terminate(running_descendants)
 
 
-def own_remaining() -> set[int]:
+def running_descendants() -> set[int]:
     """Return our descendants that still run, after collecting those that ended.
 
     Adopted orphans too: in a container nobody else collects them. A program whose threads are

@@ -26,9 +26,9 @@ from fedapp.core.formatting import duration, percent
 
 PHASE_EVERY_S = 30.0
 """In a log, a phase says how far it is when nothing else was said for so long."""
-SLOW_S = 5.0
+SLOW_AFTER_S = 5.0
 """What takes longer than this says what it does."""
-RECENT = 10
+RECENT_ROUNDS = 10
 """Rounds whose mean time stands for those to come."""
 
 
@@ -46,7 +46,7 @@ class Progress:
         self._clock = clock
         self._rounds = 0
         self._round_began = self._spoke = clock()
-        self._durations: deque[float] = deque(maxlen=RECENT)
+        self._durations: deque[float] = deque(maxlen=RECENT_ROUNDS)
         self.bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -136,7 +136,9 @@ class Progress:
 
 
 @contextmanager
-def doing(what: str, stream: TextIO | None = None, after_s: float = SLOW_S) -> Iterator[None]:
+def slow_work_notice(
+    what: str, stream: TextIO | None = None, after_s: float = SLOW_AFTER_S
+) -> Iterator[None]:
     """Say what is being done where it takes longer than `after_s` seconds, and then now and then.
 
     stream: where to; None: standard error.
@@ -169,7 +171,7 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def counting(what: str, images: int) -> Iterator[Callable[[int], None]]:
+def image_progress(what: str, images: int) -> Iterator[Callable[[int], None]]:
     """Show a bar for work of many images; yield what is to be told how many more are done.
 
     On standard error: answers may go to standard output.

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from fedapp.core.errors import Contradiction, Incompatibility, nearest
+from fedapp.core.errors import Contradiction, Incompatibility, name_suggestion
 from fedapp.core.names import SITE_NAME, folder_name
 
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -26,7 +26,7 @@ FOLDER = "folder"
 """`data.name` of a folder of images, one folder for each class."""
 MEMORY = "memory:"
 """How `data.name` begins of data that a program gave this process."""
-_COLUMNS = ("path", "label", "bag", "split", "group", "patient")
+_TABLE_COLUMNS = ("path", "label", "bag", "split", "group", "patient")
 """Of a site's table, which no finding may be called."""
 
 Count = Annotated[int, Field(ge=1)]
@@ -37,7 +37,7 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 """A dropout rate."""
 
 
-def _joined(value: object) -> object:
+def _join_names(value: object) -> object:
     """Return the names of a list as one text, commas between them; anything else as it is.
 
     Raises ValueError on a name that such a text cannot hold, and on a text in brackets.
@@ -54,36 +54,36 @@ def _joined(value: object) -> object:
     return ", ".join(map(str, value))
 
 
-Names = Annotated[str, BeforeValidator(_joined)]
+Names = Annotated[str, BeforeValidator(_join_names)]
 """Names with commas between them; where they stand in a file, they may be a list of YAML."""
 
-LABELS, BAGS, NOTHING = KNOWN = ("labels", "bags", "nothing")
+LABELS, BAGS, NOTHING = KINDS_OF_KNOWLEDGE = ("labels", "bags", "nothing")
 """What a site may know of its training images' classes: `split.knows`."""
 
 OWN_WINDOW = "dicom"
 """`data.window` where each file's own window is to be used, which only DICOM files have."""
 
-_ALPHAS = {
+_DEALS_OF_ALPHA = {
     "dirichlet_alpha": ("dirichlet", "dirichlet_unlabelled"),
     "label_alpha": ("dirichlet",),
 }
 """Concentrations, and the values of `split.deal` that they belong to."""
 
-FEW_LABELS = 0.05
+UNEVEN_LABELS_SHARE = 0.05
 """Labelled share of most sites' training images under `split.deal=uneven_labels` (FedSiam)."""
 
 SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
 """What `split.feature_shift` can change; `fedapp.data.feature_shift` says how."""
 
 
-Idle = dict[str, str]
+Unused = dict[str, str]
 """Settings that say nothing beside the others, and why; the words go on after the setting's name.
 
 A choice between kinds, such as `split.deal`, so decides which of the other settings belong to it.
 """
 
 
-def changed(settings: object, key: str) -> bool:
+def is_changed(settings: object, key: str) -> bool:
     """Whether a setting has another value than its default.
 
     A file that says every setting, such as a run's config.yaml, gives idle ones their defaults.
@@ -136,12 +136,12 @@ class DataSettings:
     @property
     def class_names(self) -> tuple[str, ...]:
         """`classes` one by one."""
-        return _listed(self.classes)
+        return _split_names(self.classes)
 
     @property
     def finding_names(self) -> tuple[str, ...]:
         """`findings` one by one; none: each image is of one class."""
-        return _listed(self.findings)
+        return _split_names(self.findings)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ class DataSettings:
     @property
     def site_names(self) -> tuple[str, ...]:
         """`sites` one by one."""
-        return _listed(self.sites)
+        return _split_names(self.sites)
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -169,9 +169,9 @@ class DataSettings:
         return value
 
     @staticmethod
-    def idle(said: Mapping[str, Any]) -> Idle:
+    def unused(said: Mapping[str, Any]) -> Unused:
         """Return the settings that say nothing beside those that are said."""
-        found: Idle = {}
+        found: Unused = {}
         if said["name"] not in (OWN, FOLDER):
             rule = f"is a setting of images in files: set name to {OWN!r} or {FOLDER!r} or drop it"
             found |= dict.fromkeys(("window", "patients"), rule)
@@ -198,7 +198,7 @@ class DataSettings:
         window_ends(self.window)
         if not self.vector_size and not (0 <= self.mean <= 1 and self.std <= 1):
             raise Contradiction("mean must be in [0, 1] and std in (0, 1] of pixels", "mean", "std")
-        _refuse_idle(self)
+        _refuse_unused(self)
         check_patients(self.patients)
         _check_names("findings", self.finding_names, folder_name)
         if self.name == OWN:
@@ -216,7 +216,7 @@ class DataSettings:
             raise Contradiction(
                 "classes must name two or more, such as 'normal, tumour'", "classes"
             )
-        columns = [name.lower() for name in (*_COLUMNS, *self.finding_names)]
+        columns = [name.lower() for name in (*_TABLE_COLUMNS, *self.finding_names)]
         if twice := [name for name in self.finding_names if columns.count(name.lower()) > 1]:
             rule = f"findings: {twice[0]!r} is a column of its own in labels.csv: rename it"
             raise Contradiction(rule, "findings")
@@ -252,11 +252,11 @@ def members_of(members: str, names: Sequence[str], sites: int) -> dict[int, str]
     their numbers. sites: how many there are. Raises ValueError naming the rule.
     """
     found: dict[int, str] = {}
-    for entry in _listed(members):
+    for entry in _split_names(members):
         name, _, fingerprint = (part.strip() for part in entry.partition("="))
         known = list(names) or [str(number) for number in range(sites)]
         if name not in known:
-            raise ValueError(f"{name!r} is no site of the preset; {nearest(name, known)}")
+            raise ValueError(f"{name!r} is no site of the preset; {name_suggestion(name, known)}")
         if not re.fullmatch("[0-9a-f]{64}", fingerprint):
             raise ValueError(f"{name}: a fingerprint has 64 digits of 0-9 and a-f")
         found[known.index(name)] = fingerprint
@@ -296,22 +296,24 @@ def check_patients(pattern: str) -> None:
         raise Contradiction(rule, "patients")
 
 
-def idle(cls: type[DataSettings] | type["SplitSettings"], said: Mapping[str, Any]) -> Idle:
+def unused_settings(
+    cls: type[DataSettings] | type["SplitSettings"], said: Mapping[str, Any]
+) -> Unused:
     """Return the settings of a group that say nothing beside what is said of it, and why.
 
     What is said may be of any type: others check that.
     """
-    return cls.idle({field.name: field.default for field in fields(cls)} | dict(said))
+    return cls.unused({field.name: field.default for field in fields(cls)} | dict(said))
 
 
-def _refuse_idle(settings: "DataSettings | SplitSettings") -> None:
+def _refuse_unused(settings: "DataSettings | SplitSettings") -> None:
     """Raise Contradiction on the first setting that says nothing beside the others."""
-    for key, why in settings.idle(vars(settings)).items():
-        if changed(settings, key):
+    for key, why in settings.unused(vars(settings)).items():
+        if is_changed(settings, key):
             raise Contradiction(f"{key} {why}", key)
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_names(text: str) -> tuple[str, ...]:
     # Letters with marks as one character each, as the names of classes are read elsewhere too.
     names = unicodedata.normalize("NFC", text).split(",")
     return tuple(name.strip() for name in names) if text.strip() else ()
@@ -367,21 +369,21 @@ class SplitSettings:
     @property
     def kinds(self) -> tuple[str, ...]:
         """`shift_kinds` one by one."""
-        return _listed(self.shift_kinds)
+        return _split_names(self.shift_kinds)
 
     def known_at(self, site: int) -> str:
-        """Return what a site knows, one of `KNOWN`."""
-        turns = _listed(self.knows) or (BAGS if self.bags else LABELS,)
+        """Return what a site knows, one of `KINDS_OF_KNOWLEDGE`."""
+        turns = _split_names(self.knows) or (BAGS if self.bags else LABELS,)
         return turns[site % len(turns)]
 
     @staticmethod
-    def idle(said: Mapping[str, Any]) -> Idle:
+    def unused(said: Mapping[str, Any]) -> Unused:
         """Return the settings that say nothing beside those that are said."""
-        found: Idle = {}
+        found: Unused = {}
         if said["test_images"]:
             rule = "says nothing where test_images says which images are to test on"
             found["train_share"] = f"{rule}: drop one of them"
-        turns = _listed(str(_joined(said["knows"])))
+        turns = _split_names(str(_join_names(said["knows"])))
         if (labels := said["labels"]) != "some":
             rule = f"says nothing where labels is {labels!r}: drop it or set labels to 'some'"
             found["label_share"] = rule
@@ -391,7 +393,7 @@ class SplitSettings:
         if not said["bags"]:
             found |= dict.fromkeys(("bag_mix", "prior_noise"), "says nothing without bags: drop it")
         deal, remedy = said["deal"], "drop it or set deal to 'dirichlet'"
-        for key, deals in _ALPHAS.items():
+        for key, deals in _DEALS_OF_ALPHA.items():
             if deal not in deals:
                 found[key] = f"says nothing where deal is {deal!r}: {remedy}"
         return found
@@ -400,7 +402,7 @@ class SplitSettings:
         if not 0 < self.train_share <= self.train_share + self.val_share < 1:
             rule = "train_share must be above 0 and train_share + val_share below 1"
             raise Contradiction(rule, "train_share", "val_share")
-        _refuse_idle(self)
+        _refuse_unused(self)
         self._check_label_share()
         self._check_known()
         self._check_kinds()
@@ -412,17 +414,18 @@ class SplitSettings:
                 "deal or a smaller share",
                 *("deal", "label_share"),
             )
-        if self.deal == "uneven_labels" and self.label_share <= FEW_LABELS:
+        if self.deal == "uneven_labels" and self.label_share <= UNEVEN_LABELS_SHARE:
             raise Contradiction(
-                f"label_share must be above {FEW_LABELS:g} where deal is 'uneven_labels': that is "
-                "what most sites have; choose another deal or a larger share",
+                f"label_share must be above {UNEVEN_LABELS_SHARE:g} where deal is 'uneven_labels': "
+                "that is what most sites have; choose another deal or a larger share",
                 *("deal", "label_share"),
             )
 
     def _check_known(self) -> None:
-        turns = _listed(self.knows)
-        if odd := [word for word in turns if word not in KNOWN]:
-            rule = f"knows: no such kind {odd[0]!r}; {nearest(odd[0], KNOWN)}"
+        turns = _split_names(self.knows)
+        if odd := [word for word in turns if word not in KINDS_OF_KNOWLEDGE]:
+            advice = name_suggestion(odd[0], KINDS_OF_KNOWLEDGE)
+            rule = f"knows: no such kind {odd[0]!r}; {advice}"
             raise Contradiction(rule, "knows")
         if turns and (BAGS in turns) != bool(self.bags):
             rule = "knows must name bags where bags is above 0, and only there: change one of them"
@@ -437,7 +440,7 @@ class SplitSettings:
             raise Contradiction(rule, "shift_kinds")
         for kind in self.kinds:
             if kind not in SHIFT_KINDS:
-                rule = f"shift_kinds: no such kind {kind!r}; {nearest(kind, SHIFT_KINDS)}"
+                rule = f"shift_kinds: no such kind {kind!r}; {name_suggestion(kind, SHIFT_KINDS)}"
                 raise Contradiction(rule, "shift_kinds")
             if self.kinds.count(kind) > 1:
                 rule = f"shift_kinds must differ: {kind!r} stands twice; keep one"
@@ -576,7 +579,7 @@ class PrivacySettings:
             rule = "clip is of whole models, and under epsilon each image's part is clipped"
             raise Contradiction(f"{rule}: set one of the two", "epsilon", "clip")
         for key in ("gradient", "sampling"):
-            if changed(self, key) and not self.epsilon:
+            if is_changed(self, key) and not self.epsilon:
                 rule = f"{key} says nothing without epsilon: set epsilon or drop it"
                 raise Contradiction(rule, key, "epsilon")
 
@@ -647,7 +650,7 @@ def _check_own_data(data: DataSettings, split: SplitSettings) -> Iterator[Incomp
         "feature_shift": "own data are used as they are",
         **dict.fromkeys(("bags", "knows", "server_share"), dealt),
     }.items():
-        if changed(split, key):
+        if is_changed(split, key):
             yield Incompatibility(f"split.{key}", rule, "leave it out")
 
 
@@ -671,7 +674,7 @@ def _check_findings(
         yield Incompatibility("rounds.chosen_by", rule, "choose balanced_accuracy or f1")
 
 
-def _check_the_servers_data(
+def _check_server_data(
     data: DataSettings, split: SplitSettings, runtime: RuntimeSettings
 ) -> Iterator[Incompatibility]:
     """Yield what is wrong where no server can have labels, or it alone should and has no images."""
@@ -721,7 +724,7 @@ def _check_members(
 
 
 BETWEEN_GROUPS: tuple[Callable[..., Iterator[Incompatibility]], ...] = (
-    _check_the_servers_data,
+    _check_server_data,
     _check_masked_sums,
     _check_members,
     _check_own_data,

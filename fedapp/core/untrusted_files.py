@@ -1,8 +1,8 @@
 """What others wrote, or a person may have changed: JSON, YAML, npz and safetensors, read safely.
 
-Every reader ends in a value or in `ForeignError`, one line that says what is wrong; whoever calls
-it adds the file's name and the remedy. Size and nesting are bounded before anything walks through
-the value. Nothing is unpickled.
+Every reader returns a value or raises `UntrustedFileError`, one line that says what is wrong; the
+caller adds the name of the file and the remedy. Size and nesting are bounded before anything walks
+through the value. Nothing is unpickled.
 """
 
 import json
@@ -18,18 +18,18 @@ from pydantic_core import ValidationError
 
 from fedapp.core.errors import one_line
 
-DEEPEST = 64
+MAX_DEPTH = 64
 """Lists and mappings within one another; what this project writes has less than ten."""
-MOST_BYTES = 2**30
+MAX_TEXT_BYTES = 2**30
 """Of a text that is read whole: a checkpoint of 100,000 sites is the largest."""
-ALWAYS_UNPACKED, MOST_TIMES = 2**28, 200
+ALWAYS_ALLOWED_BYTES, MAX_EXPANSION = 2**28, 200
 """Bytes that a packed file may unpack to in any case, and times its size beyond. Vectors that an
 encoder has made shrink to half, zeros to a thousandth."""
-MOST_VALUES = 1_000_000
+MAX_YAML_VALUES = 1_000_000
 """Of YAML, counted as often as they are referred to: ten lines of aliases can mean billions."""
 
 
-class ForeignError(ValueError):
+class UntrustedFileError(ValueError):
     """What is wrong with a text or a file, in one line. line: where, from 1; 0: not known."""
 
     def __init__(self, what: object, line: int = 0) -> None:
@@ -43,49 +43,49 @@ def first_fault(error: ValidationError) -> str:
     return f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
 
 
-def json_of(text: str | bytes) -> Any:
-    """Return the value that JSON says. Raises ForeignError."""
+def parse_json(text: str | bytes) -> Any:
+    """Return the value that JSON says. Raises UntrustedFileError."""
     _check_size(text)
     try:
         value = json.loads(text)
     except UnicodeDecodeError as error:
-        raise ForeignError("not JSON: it is no text in UTF-8") from error
+        raise UntrustedFileError("not JSON: it is no text in UTF-8") from error
     except json.JSONDecodeError as error:
-        raise ForeignError(f"not JSON: {error}", error.lineno) from error
+        raise UntrustedFileError(f"not JSON: {error}", error.lineno) from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits; [[[[[...
-        raise ForeignError(f"not JSON that can be read: {error}") from error
+        raise UntrustedFileError(f"not JSON that can be read: {error}") from error
     _check_depth(value)
     return value
 
 
-def yaml_of(text: str | bytes, loader: Any = yaml.SafeLoader) -> Any:
-    """Return the value that YAML says, by a safe loader. Raises ForeignError."""
+def parse_yaml(text: str | bytes, loader: Any = yaml.SafeLoader) -> Any:
+    """Return the value that YAML says, by a safe loader. Raises UntrustedFileError."""
     _check_size(text)
     try:
         value = yaml.load(text, Loader=loader)  # noqa: S506 a SafeLoader, or made from it
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ForeignError(error.problem or error, mark.line + 1 if mark else 0) from error
+        raise UntrustedFileError(error.problem or error, mark.line + 1 if mark else 0) from error
     except Exception as error:  # dates that are none, numbers of 5,000 digits, depth without end
-        raise ForeignError(f"is not YAML ({error or type(error).__name__})") from error
-    _check_depth(value, MOST_VALUES)
+        raise UntrustedFileError(f"is not YAML ({error or type(error).__name__})") from error
+    _check_depth(value, MAX_YAML_VALUES)
     return value
 
 
-def json_file(path: Path) -> Any:
-    """Return what a JSON file says. Raises OSError, FileNotFoundError among them, ForeignError."""
-    return json_of(_whole(path))
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file. Raises OSError, or UntrustedFileError."""
+    return parse_json(_read_bounded(path))
 
 
-def yaml_file(path: Path) -> Any:
-    """Return what a YAML file says. Raises OSError, FileNotFoundError among them, ForeignError."""
-    return yaml_of(_whole(path))
+def read_yaml(path: Path) -> Any:
+    """Return the value in a YAML file. Raises OSError, or UntrustedFileError."""
+    return parse_yaml(_read_bounded(path))
 
 
-def arrays_of(
+def read_npz_arrays(
     file: Path, refuse: Callable[[set[str]], None] = lambda names: None
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an npz file by name. Raises ForeignError.
+    """Return the arrays of an npz file by name. Raises UntrustedFileError.
 
     refuse: raises what it likes at names that are not wanted, before an array is read.
     """
@@ -95,7 +95,7 @@ def arrays_of(
             names = {inner.removesuffix(".npy") for inner in packed.namelist()}
             check_unpacked(file, sum(inner.file_size for inner in packed.infolist()))
     except Exception as error:
-        raise ForeignError(error) from error
+        raise UntrustedFileError(error) from error
     refuse(names)
     found: dict[str, NDArray[Any]] = {}
     try:
@@ -107,55 +107,60 @@ def arrays_of(
     except Exception as error:  # zipfile, zlib and numpy each have their own; MemoryError, too
         if "allow_pickle" in str(error):
             rule = "holds Python objects, which are not unpickled"
-            raise PickledError(f"array {name!r} {rule}") from error
-        raise ForeignError(error) from error
+            raise PickledArrayError(f"array {name!r} {rule}") from error
+        raise UntrustedFileError(error) from error
     return found
 
 
 def check_unpacked(file: Path, unpacked: int) -> None:
-    """Raise ForeignError where a file's content is so much larger that it would fill the memory."""
-    if unpacked > max(ALWAYS_UNPACKED, MOST_TIMES * file.stat().st_size):
-        raise ForeignError(f"unpacks to {unpacked >> 20} MiB, over {MOST_TIMES} times its size")
+    """Raise UntrustedFileError if a packed file would unpack to so much that memory fills up."""
+    if unpacked > max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * file.stat().st_size):
+        raise UntrustedFileError(
+            f"unpacks to {unpacked >> 20} MiB, over {MAX_EXPANSION} times its size"
+        )
 
 
-class PickledError(ForeignError):
+class PickledArrayError(UntrustedFileError):
     """An array that could only be unpickled, which would run whatever it says."""
 
 
-def header_of(file: Path) -> Mapping[str, str]:
-    """Return the metadata in a safetensors file's header; empty: none. Raises ForeignError."""
+def read_safetensors_metadata(file: Path) -> Mapping[str, str]:
+    """Return the metadata in a safetensors file's header, or an empty mapping.
+
+    Raises UntrustedFileError.
+    """
     from safetensors import safe_open
 
     try:
         with safe_open(file, framework="np") as opened:
             return dict(opened.metadata() or {})
     except Exception as error:  # of the library's own kinds
-        raise ForeignError(error) from error
+        raise UntrustedFileError(error) from error
 
 
-def _whole(path: Path) -> bytes:
+def _read_bounded(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(MOST_BYTES + 1)
+        return file.read(MAX_TEXT_BYTES + 1)
 
 
 def _check_size(text: str | bytes) -> None:
-    if len(text) > MOST_BYTES:
-        raise ForeignError(f"is larger than {MOST_BYTES // 2**20} MiB")
+    if len(text) > MAX_TEXT_BYTES:
+        raise UntrustedFileError(f"is larger than {MAX_TEXT_BYTES // 2**20} MiB")
 
 
 def _check_depth(value: Any, most: int = 0) -> None:
-    """Raise ForeignError where a value is too deep, or has more than `most` parts, if that is set.
+    """Raise UntrustedFileError if a value is nested too deep or, if `most` is set, has more parts.
 
     Without recursion: it is what is bounded here.
     """
     level, depth, count = [value], 0, 0
     while level:
-        if depth > DEEPEST:
-            raise ForeignError(f"is nested deeper than {DEEPEST} levels")
+        if depth > MAX_DEPTH:
+            raise UntrustedFileError(f"is nested deeper than {MAX_DEPTH} levels")
         outer = [one for one in level if isinstance(one, dict | list)]
         count += sum(map(len, outer))
         if most and count > most:
-            raise ForeignError(f"says more than {most} values")
+            raise UntrustedFileError(f"says more than {most} values")
         level = [one for inner in outer for one in _inside(inner)]
         depth += 1
 

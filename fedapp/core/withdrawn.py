@@ -12,11 +12,11 @@ TAKEN_OUT = "was taken out in 2.0"
 class Setting:
     """A setting that was taken out.
 
-    idle: its default value, which changed nothing and which every run of an earlier version has in
+    default: the value, which changed nothing and which every run of an earlier version has in
     its config.yaml. instead: what to do where it is set to anything else.
     """
 
-    idle: str | float
+    default: str | float
     instead: str
 
 
@@ -53,9 +53,9 @@ TERMS: Mapping[str, str] = {
 """Terms of a site's own site.yaml."""
 
 
-def changes_nothing(key: str, value: object) -> bool:
+def is_withdrawn_default(key: str, value: object) -> bool:
     """Say whether a setting was taken out and has the value that changed nothing."""
-    return key in SETTINGS and value == SETTINGS[key].idle
+    return key in SETTINGS and value == SETTINGS[key].default
 
 
 def refuse_command(name: str) -> None:

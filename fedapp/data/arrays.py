@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedapp.core.errors import ConfigError, DataError
-from fedapp.core.plugins import function_of
+from fedapp.core.plugins import load_function
 from fedapp.data.inputs import DataSet, channel_stats, check_inputs, number_stats
 from fedapp.data.split.groups import patient_numbers
 from fedapp.protocol.messages import MAX_CLASSES
@@ -31,7 +31,7 @@ def read_arrays(name: str) -> DataSet:
     returns breaks a rule; all name the function.
     """
     try:
-        function = function_of(name)
+        function = load_function(name)
     except ConfigError as error:
         raise ConfigError(f"data.name = {name!r}: {error}") from error
     try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedapp.core.errors import ConfigError
-from fedapp.core.plugins import names_function
+from fedapp.core.plugins import is_function_name
 from fedapp.data.randaugment import GEOMETRY, GREY, PIXELS, affine, move, take
 
 OPERATIONS = 2
@@ -51,7 +51,7 @@ def flips(name: str) -> bool:
     name: a data set, one of `datasets.NAMES`, each decided here one by one, or a user's own, of
     which nothing is known.
     """
-    if names_function(name):
+    if is_function_name(name):
         return False
     if name not in _FLIPS:
         raise ConfigError(

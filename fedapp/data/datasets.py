@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedapp.core import rng
 from fedapp.core.errors import ConfigError
-from fedapp.core.plugins import names_function
+from fedapp.core.plugins import is_function_name
 from fedapp.core.settings import FOLDER, OWN, DataSettings
 from fedapp.data import published
 from fedapp.data.arrays import read_arrays
@@ -54,7 +54,7 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
         return replace(data, patients=torch.from_numpy(patients_of_paths(paths, settings.patients)))
     if in_memory(name):
         data = _pool(name)
-    elif names_function(name):
+    elif is_function_name(name):
         data = read_arrays(name)
     else:
         data = _published(settings, root)

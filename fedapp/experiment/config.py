@@ -32,9 +32,9 @@ from fedapp.core.errors import (
     Contradiction,
     Incompatibility,
     Problem,
-    nearest,
+    name_suggestion,
 )
-from fedapp.core.plugins import advice, names_function
+from fedapp.core.plugins import is_function_name, name_advice
 from fedapp.core.settings import (
     BETWEEN_GROUPS,
     CLOSED,
@@ -46,9 +46,9 @@ from fedapp.core.settings import (
     RoundSettings,
     SplitSettings,
     TrainSettings,
-    idle,
+    unused_settings,
 )
-from fedapp.core.withdrawn import SETTINGS, TAKEN_OUT, changes_nothing
+from fedapp.core.withdrawn import SETTINGS, TAKEN_OUT, is_withdrawn_default
 from fedapp.data.datasets import NAMES as DATASETS
 from fedapp.data.sites import BAGS
 from fedapp.experiment.experiment import Experiment
@@ -289,7 +289,7 @@ def experiment_digest(experiment: Experiment) -> str:
     `shared_settings` count, and so do those that were taken out, with the value that changed
     nothing: without them every run and every cell of a comparison would be another than it was.
     """
-    gone = {key: one.idle for key, one in SETTINGS.items() if not _of_a_machine(key)}
+    gone = {key: one.default for key, one in SETTINGS.items() if not _of_a_machine(key)}
     flat = gone | shared_settings(experiment)
     return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
 
@@ -341,7 +341,9 @@ def _build(
     A file may say a setting that was taken out with the value that changed nothing: an earlier
     version wrote all its settings into a run's config.yaml.
     """
-    stored = {k: value for k, value in _flatten(plain).items() if not changes_nothing(k, value)}
+    stored = {
+        k: value for k, value in _flatten(plain).items() if not is_withdrawn_default(k, value)
+    }
     values = {**stored, **overrides}
     origin = _Source(source, overrides)
     named, problems = _named(values, origin)
@@ -361,8 +363,8 @@ def _build(
         except ValidationError as error:
             problems += [_explained(found, group, known, origin) for found in error.errors()]
     wanted = values.get("data.name")
-    if isinstance(wanted, str) and wanted not in DATASETS and not names_function(wanted):
-        remedy = advice(wanted, DATASETS)
+    if isinstance(wanted, str) and wanted not in DATASETS and not is_function_name(wanted):
+        remedy = name_advice(wanted, DATASETS)
         problems.append(origin.problem("data.name", wanted, "no such data set", remedy))
     for found in _incompatibilities(parts):
         group, _, leaf = found.setting.partition(".")
@@ -479,8 +481,8 @@ def _sized(data: DataSettings) -> tuple[int, ...]:
 
 def _check_rule(rounds: RoundSettings) -> Iterator[Incompatibility]:
     """Yield that there is no such rule for averages."""
-    if not names_function(rounds.robust) and rounds.robust not in rule_names():
-        rule = f"no such rule; {nearest(rounds.robust, rule_names())}"
+    if not is_function_name(rounds.robust) and rounds.robust not in rule_names():
+        rule = f"no such rule; {name_suggestion(rounds.robust, rule_names())}"
         yield Incompatibility("rounds.robust", rule)
 
 
@@ -633,7 +635,7 @@ def _idle(values: Mapping[str, Any]) -> set[str]:
     return {
         f"{group}.{key}"
         for group, cls in _DEPENDENT.items()
-        for key in idle(cls, _within(group, values))
+        for key in unused_settings(cls, _within(group, values))
     }
 
 

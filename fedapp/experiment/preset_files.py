@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from fedapp.core.errors import ConfigError, nearest
-from fedapp.core.untrusted_files import ForeignError, yaml_of
+from fedapp.core.errors import ConfigError, name_suggestion
+from fedapp.core.untrusted_files import UntrustedFileError, parse_yaml
 
 _READ: ContextVar[dict[Path, str] | None] = ContextVar("_READ", default=None)
 Scalar = str | int | float | bool
@@ -55,7 +55,7 @@ def preset_path(preset: str) -> Path:
         return path
     if (settings := Path(preset).expanduser() / "config.yaml").is_file():
         raise ConfigError(f"preset '{preset}': a run's folder; name the file in it: {settings}")
-    hint = nearest(preset, presets())
+    hint = name_suggestion(preset, presets())
     raise ConfigError(f"preset '{preset}': no such preset and no such YAML file; {hint}")
 
 
@@ -64,7 +64,7 @@ def method_path(name: str) -> Path:
     path = CONF / "methods" / f"{name}.yaml" if name in method_presets() else yaml_path(name)
     if path is not None:
         return path
-    hint = nearest(name, method_presets())
+    hint = name_suggestion(name, method_presets())
     raise ConfigError(f"method.preset '{name}': no such method preset and no such file; {hint}")
 
 
@@ -126,7 +126,7 @@ def read_yaml(path: Path, text: str | None = None) -> dict[str, Any]:
     """
     try:
         plain = deepcopy(_parsed(_text_of(path) if text is None else text))
-    except ForeignError as error:
+    except UntrustedFileError as error:
         line = f", line {error.line}" if error.line else ""
         remedy = "" if error.line else "; correct it"
         raise ConfigError(f"{source_of(path)}{line}: {error}{remedy}") from None
@@ -141,7 +141,7 @@ def read_yaml(path: Path, text: str | None = None) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)  # a process that simulates many sites reads the same file for each
 def _parsed(text: str) -> Any:
-    return yaml_of(text, _Yaml12)
+    return parse_yaml(text, _Yaml12)
 
 
 def parse_scalar(text: str) -> Scalar:

@@ -14,7 +14,7 @@ import yaml
 
 from fedapp.core.disk import remove_stale
 from fedapp.core.errors import FedAppError, RunError
-from fedapp.core.untrusted_files import ForeignError, yaml_file
+from fedapp.core.untrusted_files import UntrustedFileError, read_yaml
 from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import (
     differing,
@@ -143,11 +143,11 @@ def sole_server(
 def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
     """Name the settings that differ from those of the folder `path`, three at most; empty: none."""
     try:
-        old = yaml_file(path / "config.yaml")
+        old = read_yaml(path / "config.yaml")
         with suppress(FedAppError):  # else what was taken out or added since would be named too
             old = to_plain(from_plain(old, str(path)))
         found = [f"{key} {was!r}, now {now!r}" for key, was, now in differing(old, plain_config)]
-    except (OSError, ForeignError, AttributeError, TypeError, ValueError):
+    except (OSError, UntrustedFileError, AttributeError, TypeError, ValueError):
         return "its config.yaml cannot be read"
     return first_three(found)
 
@@ -161,8 +161,8 @@ def known_digests(path: Path, noted: str) -> set[str]:
     alone: what one version's noise is worth, another need not know.
     """
     try:
-        stored = from_plain(yaml_file(path / "config.yaml"), f"{path}/config.yaml")
-    except (FedAppError, OSError, ForeignError, TypeError, ValueError):
+        stored = from_plain(read_yaml(path / "config.yaml"), f"{path}/config.yaml")
+    except (FedAppError, OSError, UntrustedFileError, TypeError, ValueError):
         return {noted}
     private = stored.privacy.masked or stored.privacy.epsilon
     return {noted} if private else {noted, experiment_digest(stored)}
@@ -192,14 +192,14 @@ def store_num_rounds(folder: RunFolder, plain_config: Mapping[str, Any]) -> None
     """Write into config.yaml how many rounds the run has now, where it says otherwise."""
     wanted = plain_config["rounds"]["num_rounds"]
     if _rounds(folder.path) not in {None, wanted}:
-        plain = yaml_file(folder.path / "config.yaml")
+        plain = read_yaml(folder.path / "config.yaml")
         plain["rounds"]["num_rounds"] = wanted
         folder.write("config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 def warn_of_numeric_changes(path: Path, plain_config: Mapping[str, Any]) -> None:
     """Warn of settings that change the last bits of numbers."""
-    old, new = yaml_file(path / "config.yaml").get("runtime", {}), plain_config["runtime"]
+    old, new = read_yaml(path / "config.yaml").get("runtime", {}), plain_config["runtime"]
     for key in ("device", "threads", "precision"):
         if old.get(key) != new[key]:
             log.warning(
@@ -213,7 +213,7 @@ def warn_of_numeric_changes(path: Path, plain_config: Mapping[str, Any]) -> None
 def _rounds(path: Path) -> int | None:
     """Return the rounds that config.yaml asks for; None where it does not say."""
     try:
-        number = yaml_file(path / "config.yaml")["rounds"]["num_rounds"]
-    except (OSError, ForeignError, LookupError, TypeError):
+        number = read_yaml(path / "config.yaml")["rounds"]["num_rounds"]
+    except (OSError, UntrustedFileError, LookupError, TypeError):
         return None
     return number if isinstance(number, int) else None

@@ -46,11 +46,11 @@ import yaml
 from filelock import FileLock, Timeout
 from pydantic_core import to_json
 
-from fedapp.core.disk import TEMPORARY, append_durable, cut_durable, refused, write_atomic
+from fedapp.core.disk import TEMPORARY, append_durable, truncate_durable, write_atomic, write_error
 from fedapp.core.errors import FedAppError, RunError, StoreError
 from fedapp.core.formatting import csv_text
 from fedapp.core.names import RUN_NAME
-from fedapp.core.untrusted_files import json_file, json_of
+from fedapp.core.untrusted_files import parse_json, read_json
 from fedapp.experiment.code_hash import code_hash, versions
 from fedapp.protocol.traffic import COLUMNS
 
@@ -282,7 +282,7 @@ class RunFolder:
             raise RunError(damaged_file(self.path / CHECKPOINT_FILE, "has no round"))
         for line in (line for line in lines if line.endswith(b"\n")):
             try:
-                change = json_of(line)
+                change = parse_json(line)
                 if change["round"] > state["round"]:
                     state = apply_change(state, change)
             except (ValueError, LookupError, TypeError) as error:
@@ -318,7 +318,7 @@ class RunFolder:
         """Return a file's object, None where there is none. Raises RunError, StoreError."""
         path = self.path / name
         try:
-            value = json_file(path)
+            value = read_json(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -340,7 +340,7 @@ class RunFolder:
                     end += len(line)
         except FileNotFoundError:
             return
-        cut_durable(path, end)
+        truncate_durable(path, end)
 
 
 def _as_preset(plain_config: Mapping[str, Any]) -> str:
@@ -391,7 +391,7 @@ def json_values(value: Any) -> Any:
 def _row(line: bytes) -> Row | None:
     """Return the row of a line; None where it was cut or is damaged."""
     try:
-        row = json_of(line)
+        row = parse_json(line)
     except ValueError:
         return None
     whole = line.endswith(b"\n") and isinstance(row, dict) and isinstance(row.get("round"), int)
@@ -458,7 +458,9 @@ def folder_of(root: Path, name: str, identity: str) -> Path:
             tried += 1
             path = root / f"{name}~{tried}"
     except OSError as error:
-        raise refused(path, error, setting=f"{OUT_SETTINGS}, or the node's store-path") from error
+        raise write_error(
+            path, error, setting=f"{OUT_SETTINGS}, or the node's store-path"
+        ) from error
     return path
 
 
@@ -501,12 +503,12 @@ def make_folder(root: Path, name: str, default: str) -> Path:
             return path
         except FileExistsError as error:
             if not root.is_dir():
-                raise refused(path, error, setting=OUT_SETTINGS) from error
+                raise write_error(path, error, setting=OUT_SETTINGS) from error
             if name:
                 raise RunError(name_taken(path)) from None
             tried += 1
         except OSError as error:
-            raise refused(path, error, setting=OUT_SETTINGS) from error
+            raise write_error(path, error, setting=OUT_SETTINGS) from error
 
 
 def default_name(plain_config: Mapping[str, Any], started: datetime) -> str:
@@ -580,7 +582,7 @@ def _held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise refused(path, error) from error
+        raise write_error(path, error) from error
     return False
 
 
@@ -598,7 +600,7 @@ def locked(lock: Path, busy: str) -> Iterator[None]:
     except Timeout as error:
         raise RunError(busy) from error
     except OSError as error:
-        raise refused(lock, error) from error
+        raise write_error(lock, error) from error
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedapp.core.cache import Cache, Files
+from fedapp.core.cache import Cache, CacheFiles
 
 KEY_BYTES = 16
 """Of an input's key."""
@@ -113,7 +113,9 @@ def answers_cached_in(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    place = _DiskFolder(Cache(MAX_DISK_BYTES, Files(folder, "features", _to_bytes, _from_bytes)))
+    place = _DiskFolder(
+        Cache(MAX_DISK_BYTES, CacheFiles(folder, "features", _to_bytes, _from_bytes))
+    )
     token = _DISK_FOLDER.set(place)
     try:
         yield

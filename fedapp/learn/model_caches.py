@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedapp.core.cache import Cache, Files
+from fedapp.core.cache import Cache, CacheFiles
 from fedapp.core.settings import TransportSettings
 from fedapp.learn.params import Params, Schema, from_bytes
 from fedapp.protocol.store import ModelStore
@@ -48,7 +48,7 @@ class ParsedModels:
         def checked() -> Params:
             return from_bytes(read(digest), schema, owner, transport)
 
-        return dict(self.cache.found(digest, checked, of=(schema, transport)))
+        return dict(self.cache.get_or_make(digest, checked, of=(schema, transport)))
 
     def put(
         self, digest: str, params: Params, schema: Schema, transport: TransportSettings
@@ -123,7 +123,7 @@ def score_cache(images: int, classes: int, folder: Path | None = None) -> Cache[
 
     images: the site's unlabelled ones. folder: where they are kept on the disk too; None: nowhere.
     """
-    files = None if folder is None else Files(folder, "scores", _to_bytes, _from_bytes)
+    files = None if folder is None else CacheFiles(folder, "scores", _to_bytes, _from_bytes)
     each = Score(torch.empty(images, classes), None).nbytes
     return Cache(MAX_SCORES * each, files)
 

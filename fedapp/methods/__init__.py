@@ -11,8 +11,8 @@ from dataclasses import is_dataclass
 from importlib import import_module
 from typing import Any
 
-from fedapp.core.errors import ConfigError, nearest
-from fedapp.core.plugins import class_of
+from fedapp.core.errors import ConfigError, name_suggestion
+from fedapp.core.plugins import load_class
 from fedapp.methods.base import Method
 
 SHARED = frozenset({"base", "incompatibilities"})
@@ -89,7 +89,7 @@ def method_class(name: str) -> type[Method[Any]]:
         return _own(name)
     modules = _modules(__path__, __name__)
     if name not in modules:
-        raise ConfigError(f"no such method; {nearest(name, sorted(modules))}")
+        raise ConfigError(f"no such method; {name_suggestion(name, sorted(modules))}")
     offered = getattr(import_module(modules[name]), "METHOD", None)
     if not (isinstance(offered, type) and issubclass(offered, Method) and offered.name == name):
         raise ConfigError(
@@ -103,7 +103,7 @@ def _own(name: str) -> type[Method[Any]]:
 
     What a run writes down is that name, from which a site or a resumed run finds the class again.
     """
-    found: type[Method[Any]] = class_of(name, Method)
+    found: type[Method[Any]] = load_class(name, Method)
     if getattr(found, "name", None) != name or not is_dataclass(found):
         raise ConfigError(
             f'must be a dataclass whose `name` is "{name}"; correct the class or the name'

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedapp.aggregation.base import Rule
 from fedapp.core.cache import Cache
-from fedapp.core.errors import DIVERGED, Incompatibility, ProtocolError, RunError
+from fedapp.core.errors import DIVERGED_REMEDY, Incompatibility, ProtocolError, RunError
 from fedapp.core.rng import numpy_stream, seeded, torch_stream
 from fedapp.core.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.data.augment import weak
@@ -141,7 +141,7 @@ class Round:
     server_learns: whether the server holds labelled images and can be given tasks (`SERVER_SITE`).
     last: the number of the run's last round. say: tells a person how the run goes.
     warmup_rounds: averages in round 0 of a method that averages.
-    masked: sites are known by their sums alone: `sites` is `EVERYBODY`, the cohort `COHORT`.
+    masked: sites are known by their sums alone: `sites` is `ALL_SITES`, the cohort `COHORT`.
     finds: whether sites' classes are findings.
     protection: of single images; None: there is none.
     """
@@ -355,7 +355,7 @@ class SiteContext:
         if not math.isfinite(loss):
             raise RunError(
                 f"site {self.data.site}, round {task.round}: the training loss is {loss}; "
-                f"{DIVERGED}"
+                f"{DIVERGED_REMEDY}"
             )
         return loss
 
@@ -386,7 +386,7 @@ class SiteContext:
         """Return the model's answer for each set of images, as `predicted` does."""
         every = predict_each(self.model, sets, self.normalise)
         if not all(map(all_finite, every)):
-            raise RunError(f"site {self.data.site}: the model answers NaN; {DIVERGED}")
+            raise RunError(f"site {self.data.site}: the model answers NaN; {DIVERGED_REMEDY}")
         return every
 
     def answers(
@@ -437,7 +437,8 @@ class SiteContext:
         for name, tensor in () if sure else params.items():
             if not all_finite(tensor):
                 raise RunError(
-                    f"site {self.data.site}: {name} is NaN or infinite after training; {DIVERGED}"
+                    f"site {self.data.site}: {name} is NaN or infinite after training; "
+                    f"{DIVERGED_REMEDY}"
                 )
         return params
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from fedapp.core.errors import ConfigError, Incompatibility, nearest
+from fedapp.core.errors import ConfigError, Incompatibility, name_suggestion
 from fedapp.core.settings import (
     DataSettings,
     PrivacySettings,
@@ -57,7 +57,7 @@ class Conditions:
         """
         if unknown := sorted(why.keys() - SETTINGS.keys()):
             rule = f"can say nothing of {unknown[0]} in `unsupported`"
-            raise ConfigError(f"method {method}: {rule}; {nearest(unknown[0], SETTINGS)}")
+            raise ConfigError(f"method {method}: {rule}; {name_suggestion(unknown[0], SETTINGS)}")
         found = []
         for setting, (in_use, rule, remedy) in SETTINGS.items():
             if why.get(setting) and in_use(self):

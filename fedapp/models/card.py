@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from fedapp.core.formatting import percent
-from fedapp.core.names import markdown
+from fedapp.core.names import markdown_escaped
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.model_selection import USED, Candidate
 from fedapp.models.conformal import DEFAULT_COVERAGE, coverage_caution
@@ -40,11 +40,14 @@ MIN_VALIDATION_IMAGES = 50
 def model_card(description: Description) -> str:
     """Return the card."""
     origin, recipe, results = description.origin, description.model, description.results
-    method, classes = markdown(origin.method), ", ".join(map(markdown, recipe.classes))
+    method, classes = (
+        markdown_escaped(origin.method),
+        ", ".join(map(markdown_escaped, recipe.classes)),
+    )
     matter = yaml.safe_dump(_front_matter(description), sort_keys=False, allow_unicode=True)
     blocks = [
         f"---\n{matter}---",
-        f"# Model of site {markdown(origin.called)}",
+        f"# Model of site {markdown_escaped(origin.called)}",
         f"**{joining_verdict(description)}**",
         *(f"**Warning.** {light}" for light in description.lights),
         *([f"**Privacy.** {description.claim}"] if description.claim else []),
@@ -93,7 +96,8 @@ def model_card(description: Description) -> str:
         "## Maintenance",
         _asked("", "who watches how often it is right, how often, and when it is withdrawn"),
         "## Origin",
-        f"Run {markdown(origin.run)} (preset {markdown(origin.preset)}, seed {origin.seed}), split "
+        f"Run {markdown_escaped(origin.run)} (preset {markdown_escaped(origin.preset)}, "
+        f"seed {origin.seed}), split "
         f"`{origin.split[:16]}`, code `{origin.code}`, torch {origin.versions.get('torch', '-')}.",
     ]
     return "\n\n".join(blocks) + "\n"

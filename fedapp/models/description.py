@@ -15,9 +15,9 @@ from pydantic.dataclasses import dataclass
 
 from fedapp.core.errors import ConfigError, RunError, one_line
 from fedapp.core.formatting import percent
-from fedapp.core.names import SITE_NAME, class_name, plain
+from fedapp.core.names import SITE_NAME, class_name, one_visible_line
 from fedapp.core.settings import CLOSED, window_ends
-from fedapp.core.untrusted_files import first_fault, json_of
+from fedapp.core.untrusted_files import first_fault, parse_json
 from fedapp.evaluation.confidence_intervals import bootstrap_weights, widened_interval, wilson
 from fedapp.evaluation.model_selection import Candidate
 from fedapp.evaluation.verdict import Verdict
@@ -42,7 +42,7 @@ Precision = Literal["float32", "bfloat16"]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0)]
 _Size = Annotated[int, Field(ge=1)]
-_Plain = Annotated[str, AfterValidator(plain)]
+_Plain = Annotated[str, AfterValidator(one_visible_line)]
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -259,7 +259,7 @@ def read_description(folder: Path) -> Description:
     path = folder / DESCRIPTION
     try:
         text = path.read_bytes()
-        plain: Any = json_of(text)
+        plain: Any = parse_json(text)
     except OSError as error:
         raise RunError(
             f"{folder}: no model ({DESCRIPTION}: {error.strerror}): name a folder that "

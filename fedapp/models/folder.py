@@ -6,7 +6,7 @@ from filecmp import cmp
 from pathlib import Path
 from shutil import copy2
 
-from fedapp.core.disk import refused, remove_stale, write_atomic
+from fedapp.core.disk import remove_stale, write_atomic, write_error
 from fedapp.core.errors import RunError
 from fedapp.evaluation.model_selection import Choice
 from fedapp.learn.metrics import LABEL_GROUPS, label_group
@@ -67,7 +67,7 @@ def add_network_files(folder: Path, files: Sequence[str]) -> None:
             except OSError:  # another disk
                 copy2(source, target)
         except OSError as error:
-            raise refused(target, error) from error
+            raise write_error(target, error) from error
 
 
 def read_consistent(folder: Path) -> tuple[Description, bytes]:
@@ -99,7 +99,7 @@ def _settle(folder: Path) -> None:
     except (FileNotFoundError, RunError):
         return  # there are none, or nobody can tell of which model they are
     except OSError as error:
-        raise refused(path, error) from error
+        raise write_error(path, error) from error
 
 
 def model_folders(root: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedapp.core.errors import DataError, one_line
-from fedapp.core.names import FORMULA
+from fedapp.core.names import FORMULA_STARTS
 from fedapp.data.folder import KINDS, is_ignored, is_image, nfc
 from fedapp.data.own.entries import Fault, Kind
 from fedapp.data.own.listing import LABELLED
@@ -105,7 +105,7 @@ def _written(name: str, folder: Path) -> str:
         name.encode()
     except UnicodeEncodeError:
         raise DataError(f"{folder}: {name!a}: a name that is not UTF-8: rename it") from None
-    return f"./{name}" if name.startswith(FORMULA) else name
+    return f"./{name}" if name.startswith(FORMULA_STARTS) else name
 
 
 def _class_of(name: str) -> str:

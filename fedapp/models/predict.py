@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedapp.core.errors import ConfigError, DataError, ImageError, RunError, one_line
-from fedapp.core.names import cell, of_cell
+from fedapp.core.names import csv_cell, from_csv_cell
 from fedapp.core.rng import seeded
 from fedapp.data.folder import decode_all
 from fedapp.data.own.vectors import read_rows
@@ -237,7 +237,7 @@ def csv_cells(one: Prediction | UnreadableImage) -> tuple[str, ...]:
     numbers = (one.probability, one.entropy, one.mutual_information)
     abstain = "yes" if one.abstains else "no"
     texts = [f"{number:.6f}" for number in numbers]
-    return one.image.name, cell(one.label), *texts, set_cell(one.inside), abstain
+    return one.image.name, csv_cell(one.label), *texts, set_cell(one.inside), abstain
 
 
 def csv_cells_of_findings(one: FindingAnswer | UnreadableImage, findings: int) -> tuple[str, ...]:
@@ -249,12 +249,12 @@ def csv_cells_of_findings(one: FindingAnswer | UnreadableImage, findings: int) -
 
 def set_cell(classes: Sequence[str]) -> str:
     r"""Return the classes of a set as one cell, `a|b`; in a name `|` is `\|`, and `\` is `\\`."""
-    return cell(SET_SEPARATOR.join(re.sub(r"([|\\])", r"\\\1", name) for name in classes))
+    return csv_cell(SET_SEPARATOR.join(re.sub(r"([|\\])", r"\\\1", name) for name in classes))
 
 
 def classes_in(text: str) -> tuple[str, ...]:
     """Return the classes of a cell of the column `set`; empty: none."""
-    names = re.findall(r"(?:[^|\\]|\\.)+", of_cell(text))
+    names = re.findall(r"(?:[^|\\]|\\.)+", from_csv_cell(text))
     return tuple(re.sub(r"\\(.)", r"\1", name) for name in names)
 
 

@@ -6,7 +6,7 @@ noise. A discrete Gaussian of standard deviation sigma steps is that noise round
 but for a factor of exp(+-(k^2 + 1) / (12 sigma^2)) for a number k sigma from 0, and rounding after
 the noise costs nothing. So with D numbers, and k = 12 beyond which lies 1e-32, the epsilon of a
 release is at most D 25 / sigma^2 higher: 1e-7 for a million numbers at sigma = 2^24
-(`noise.LEAST_SIGMA`).
+(`noise.MIN_SHARE_SIGMA`).
 """
 
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ from typing import Any
 from fedapp.core.optional_dependencies import needs
 from fedapp.core.settings import PrivacySettings
 
-MOST_NOISE = 1e4
+MAX_MULTIPLIER = 1e4
 """Largest multiplier that is looked for."""
 RELEASES_SHARE = 0.5
 """Share of epsilon that a run's releases get beside its steps."""
-_CLOSE = 1e-3
+_PRECISION = 1e-3
 """How closely the multiplier of many steps is found, and how finely losses are counted for it."""
 
 
@@ -56,9 +56,9 @@ def noise_multiplier(epsilon: float, delta: float, plan: Plan, certain: float = 
     low, high = 0.0, 0.5
     while epsilon_spent(high, delta, plan, certain) > epsilon:
         low, high = high, 2 * high
-        if high > MOST_NOISE:
+        if high > MAX_MULTIPLIER:
             raise ValueError(f"epsilon = {epsilon:g}: no noise is enough")
-    while high - low > _CLOSE * high:
+    while high - low > _PRECISION * high:
         middle = (low + high) / 2
         if epsilon_spent(middle, delta, plan, certain) > epsilon:
             low = middle
@@ -79,7 +79,7 @@ def epsilon_spent(multiplier: float, delta: float, plan: Plan, certain: float = 
         z = (certain or multiplier) / plan.releases**0.5
         return float(mechanism.get_epsilon_gaussian(z, delta))
     dp, pld = needs("privacy", "dp_accounting"), needs("privacy", "dp_accounting.pld")
-    accountant = pld.PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, _CLOSE)
+    accountant = pld.PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, _PRECISION)
     accountant.compose(_event(dp, multiplier, plan, certain))
     return float(accountant.get_epsilon(delta))
 
@@ -102,23 +102,23 @@ class Protection:
     plan: Plan
 
     @property
-    def released(self) -> float:
+    def release_multiplier(self) -> float:
         """Noise multiplier of each release. Raises NotInstalled."""
         privacy, alone = self.settings, replace(self.plan, steps=0, rate=0.0)
         share = RELEASES_SHARE if self.plan.steps else 1.0
         return noise_multiplier(share * privacy.epsilon, privacy.delta, alone)
 
     @property
-    def stepped(self) -> float:
+    def step_multiplier(self) -> float:
         """Noise multiplier of each step, the releases' being settled. Raises NotInstalled."""
         privacy = self.settings
-        certain = self.released if self.plan.releases else 0.0
+        certain = self.release_multiplier if self.plan.releases else 0.0
         return noise_multiplier(privacy.epsilon, privacy.delta, self.plan, certain)
 
     @property
-    def spent(self) -> float:
+    def epsilon(self) -> float:
         """Epsilon of the whole plan at this noise: at most, and hardly below, what was set."""
         privacy = self.settings
-        certain = self.released if self.plan.releases else 0.0
-        last = self.stepped if self.plan.steps else certain
+        certain = self.release_multiplier if self.plan.releases else 0.0
+        last = self.step_multiplier if self.plan.steps else certain
         return epsilon_spent(last, privacy.delta, self.plan, certain)

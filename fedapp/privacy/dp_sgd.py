@@ -32,12 +32,12 @@ from fedapp.core.errors import ConfigError
 from fedapp.core.optional_dependencies import needs
 from fedapp.privacy.noise import normal, uniform
 
-AT_ONCE = 64
+IMAGES_AT_ONCE = 64
 """Images whose gradients are held at a time."""
 
 
 @dataclass(frozen=True)
-class NoisySteps:
+class DPSGD:
     """How a network takes them.
 
     count: number of steps. rate: q. clip: C. multiplier: z; 0: the noise is added elsewhere.
@@ -104,7 +104,11 @@ class NoisySteps:
                     place = torch.arange(len(block)).repeat_interleave(
                         torch.tensor([len(of) for of in block])
                     )
-                    pieces = zip(torch.cat(block).split(AT_ONCE), place.split(AT_ONCE), strict=True)
+                    pieces = zip(
+                        torch.cat(block).split(IMAGES_AT_ONCE),
+                        place.split(IMAGES_AT_ONCE),
+                        strict=True,
+                    )
                     for some, at in pieces:
                         cutting.zero_grad()
                         here = some.to(images.device)
@@ -144,8 +148,8 @@ class NoisySteps:
 def _blocks(whose: Tensor, drawn: Tensor) -> Iterator[list[Tensor]]:
     """Yield some of the drawn patients at a time, each as the places of all of its images.
 
-    whose: int64 [n], patients from 0. drawn: bool [patients]. A block has at most `AT_ONCE` images,
-    or is one patient alone.
+    whose: int64 [n], each image's patient, numbered from 0. drawn: bool [patients]. A block has at
+    most `IMAGES_AT_ONCE` images, or is one patient alone.
     """
     chosen = drawn[whose].nonzero().flatten()
     order = chosen[whose[chosen].argsort(stable=True)]
@@ -153,7 +157,7 @@ def _blocks(whose: Tensor, drawn: Tensor) -> Iterator[list[Tensor]]:
     block: list[Tensor] = []
     images = 0
     for of in order.split(sizes):
-        if block and images + len(of) > AT_ONCE:
+        if block and images + len(of) > IMAGES_AT_ONCE:
             yield block
             block, images = [], 0
         block.append(of)

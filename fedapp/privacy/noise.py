@@ -11,7 +11,7 @@ one compares 53 random bits with exp(-x) in float64: each coin is off by less th
 else is exact. Why not a library's: those samplers' draws cannot be keyed, and a round that is
 repeated after a crash must show the same noise again, not a second look at the same sum
 (`site.privacy_budget.Releases.key`). Each site makes a share of a masked sum's noise, so that the
-sum over sites has enough (`share`).
+sum over sites has enough (`draw_noise_share`).
 """
 
 import hashlib
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST_SIGMA = 2.0**46
+MAX_SIGMA = 2.0**46
 """Numbers drawn stay below 2^53, which float64 holds exactly."""
-LEAST_SIGMA = 2.0**24
+MIN_SHARE_SIGMA = 2.0**24
 """Steps that the standard deviation of a share has at least: what the account presumes."""
-_ALIKE = 1e-9
+_MAX_DIVERGENCE = 1e-9
 """How far the shares' sum may be from the noise of the account."""
 
 Words = NDArray[np.uint64]
@@ -54,7 +54,7 @@ def discrete_gaussian(key: bytes, count: int, sigma: float) -> Integers:
     key: 32 secret bytes, used for nothing else. sigma: in [0, 2^46]; 0: all are 0. Raises
     ValueError beyond.
     """
-    if not 0 <= sigma <= LARGEST_SIGMA:
+    if not 0 <= sigma <= MAX_SIGMA:
         raise ValueError(f"sigma = {sigma:g}: must lie in [0, 2^46]")
     if not sigma:
         return np.zeros(count, np.int64)
@@ -69,7 +69,7 @@ def discrete_gaussian(key: bytes, count: int, sigma: float) -> Integers:
     return np.concatenate([np.zeros(0, np.int64), *found])
 
 
-def shares_differ(sigma: float, shares: int) -> float:
+def shares_divergence(sigma: float, shares: int) -> float:
     """Return how far a sum of discrete Gaussians is from one discrete Gaussian at most.
 
     sigma: of each share. The greatest |ln ratio| of the probabilities of any number under the sum
@@ -81,21 +81,21 @@ def shares_differ(sigma: float, shares: int) -> float:
     return 10 * math.fsum(terms)
 
 
-def lost_allowed(members: int) -> int:
+def max_lost_members(members: int) -> int:
     """Return how many of so many sites may be lost before a masked sum is opened: a third."""
     return members // 3
 
 
-def honest(members: int, colluding: int) -> int:
+def honest_members(members: int, colluding: int) -> int:
     """Return how many sites, 1 at least, make the noise of a masked sum for certain.
 
     Of so many members a third may be lost, and `colluding` others may know their own noise, or add
     none.
     """
-    return max(members - lost_allowed(members) - colluding, 1)
+    return max(members - max_lost_members(members) - colluding, 1)
 
 
-def share(
+def draw_noise_share(
     key: bytes, count: int, sensitivity: float, multiplier: float, step: float, makers: int = 1
 ) -> Integers:
     """Return a site's share of the noise of a sum in fixed point, int64 [count], in steps.
@@ -103,16 +103,18 @@ def share(
     key: 32 secret bytes of the site, of this sum alone. sensitivity: L2 norm of what one image
     changes in the site's numbers at most. multiplier: z, standard deviation over sensitivity.
     step: of the fixed point. makers: sites whose shares make the account's noise together
-    (`honest`); 1: the site adds all of it itself. The sum of so many shares, or more, is as good as
-    one discrete Gaussian of at least the account's variance (`shares_differ`). Raises ValueError
-    where the step is too wide for so little noise.
+    (`honest_members`); 1: the site adds all of it itself. The sum of so many shares, or more, is as
+    good as one discrete Gaussian of at least the account's variance (`shares_divergence`). Raises
+    ValueError where the step is too wide for so little noise.
     """
     # A site's numbers are rounded to whole steps before: two data sets may differ by one step more
     # in each.
     widest = sensitivity / step + math.sqrt(count)
     sigma = multiplier * widest / math.sqrt(makers)
-    if sigma < LEAST_SIGMA or shares_differ(sigma, makers) > _ALIKE:
-        raise ValueError(f"noise of {sigma:g} steps of {step:g}: must be {LEAST_SIGMA:g} or more")
+    if sigma < MIN_SHARE_SIGMA or shares_divergence(sigma, makers) > _MAX_DIVERGENCE:
+        raise ValueError(
+            f"noise of {sigma:g} steps of {step:g}: must be {MIN_SHARE_SIGMA:g} or more"
+        )
     return discrete_gaussian(key, count, sigma)
 
 

@@ -53,7 +53,7 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
 }
 
 
-def mends(reads: tuple[int, int]) -> str:
+def version_remedy(reads: tuple[int, int]) -> str:
     """Return which messages a side understands, said to one that wrote others."""
     only = f"{reads[0]} to {reads[1]}" if reads[0] < reads[1] else f"{reads[0]}"
     return f"the other side understands {only}: install one version of fedapp on both sides"
@@ -74,7 +74,7 @@ def encode(message: Request | Answer | Origin) -> bytes:
     return data
 
 
-def delivered(message: Body, head: bytes) -> Body:
+def as_received(message: Body, head: bytes) -> Body:
     """Return a message as whoever it is sent to gets it. head: what `encode` made of it just now.
 
     All that a reader checks of values is checked. That no key comes twice, and the like, is so of
@@ -121,7 +121,7 @@ def _decode(data: bytes) -> Request | Answer | Origin:
     schema, kind = head["schema"], head["kind"]
     if type(schema) is not int or not READS[0] <= schema <= READS[1]:
         found = schema if isinstance(schema, int | float) else type(schema).__name__
-        raise ProtocolError(f"message schema {found}, {mends(READS)}")
+        raise ProtocolError(f"message schema {found}, {version_remedy(READS)}")
     if not isinstance(kind, str) or kind not in _KINDS:
         shown = kind if isinstance(kind, str) else type(kind).__name__
         raise ProtocolError(f"unknown message kind {shown[:40]!r}")

@@ -19,7 +19,7 @@ from fedapp.protocol.messages import MAX_ENTRIES, MAX_MODELS, Incoming, Origin, 
 MAX_MODEL_BYTES = 2**30
 """Bytes of one content; the receiver also checks it against the model's own size."""
 
-MAX_TOGETHER = 2**16
+MAX_BATCH = 2**16
 """Tasks, or answers, in one message."""
 
 _HEADS = "heads"
@@ -50,24 +50,24 @@ def pack_answer(message: bytes, payloads: Mapping[str, bytes]) -> RecordDict:
 
 def read_request(records: RecordDict) -> tuple[Origin, Request, dict[str, bytes]]:
     """Parse a request. Raises ProtocolError."""
-    heads, payloads = _parts(records, {"origin", "message"}, MAX_MODELS)
+    heads, payloads = _message_parts(records, {"origin", "message"}, MAX_MODELS)
     return decode_origin(heads["origin"]), decode_request(heads["message"]), payloads
 
 
 def read_answer(records: RecordDict) -> Incoming:
     """Parse an answer. Raises ProtocolError."""
-    heads, payloads = _parts(records, {"message"}, MAX_ENTRIES)  # one of each role
+    heads, payloads = _message_parts(records, {"message"}, MAX_ENTRIES)  # one of each role
     return Incoming(decode_answer(heads["message"]), payloads, len(heads["message"]))
 
 
-def pack_lot(origin: Origin, messages: Sequence[bytes]) -> RecordDict:
+def pack_tasks(origin: Origin, messages: Sequence[bytes]) -> RecordDict:
     """Return the records of several tasks that are encoded already."""
     return _records(ConfigRecord({"origin": encode(origin), "messages": list(messages)}), {})
 
 
-def read_lot(records: RecordDict) -> tuple[Origin, list[Request]]:
+def read_tasks(records: RecordDict) -> tuple[Origin, list[Request]]:
     """Parse several tasks. Raises ProtocolError."""
-    origin, messages = _several(records, "origin")
+    origin, messages = _batch_parts(records, "origin")
     return decode_origin(origin), [decode_request(message) for message in messages]
 
 
@@ -81,11 +81,11 @@ def read_answers(records: RecordDict) -> list[Incoming]:
     heads = records.get(_HEADS)
     if not isinstance(heads, ConfigRecord) or "messages" not in heads:
         return [read_answer(records)]
-    _, messages = _several(records, "")
+    _, messages = _batch_parts(records, "")
     return [Incoming(decode_answer(message), {}, len(message)) for message in messages]
 
 
-def _several(records: RecordDict, first: str) -> tuple[bytes, list[bytes]]:
+def _batch_parts(records: RecordDict, first: str) -> tuple[bytes, list[bytes]]:
     """Return the head of this name, where there is to be one, and the list of heads."""
     config = records.get(_HEADS)
     wanted = {first, "messages"} - {""}
@@ -97,8 +97,8 @@ def _several(records: RecordDict, first: str) -> tuple[bytes, list[bytes]]:
     if not isinstance(head, bytes) or not isinstance(found, list):
         raise ProtocolError(f"record {_HEADS!r} must hold bytes and a list of bytes")
     messages = [message for message in found if isinstance(message, bytes)]
-    if not len(messages) == len(found) <= MAX_TOGETHER:
-        raise ProtocolError(f"{len(found)} messages in one; at most {MAX_TOGETHER}, all bytes")
+    if not len(messages) == len(found) <= MAX_BATCH:
+        raise ProtocolError(f"{len(found)} messages in one; at most {MAX_BATCH}, all bytes")
     return head, messages
 
 
@@ -114,7 +114,7 @@ def _records(heads: ConfigRecord, payloads: Mapping[str, bytes]) -> RecordDict:
     return records
 
 
-def _parts(
+def _message_parts(
     records: RecordDict, heads: set[str], models: int
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     if not {_HEADS} <= records.keys() <= {_HEADS, _MODELS}:

@@ -23,7 +23,7 @@ INITIAL_SITE = -1
 SERVER_SITE = -2
 """The server as a site: of the models that it makes by averaging and, where it holds labelled
 images of its own, of those that it trains."""
-EVERYBODY, COHORT = -4, -5
+ALL_SITES, COHORT = -4, -5
 """Where sums are masked: all sites as one, and the sites of a round's cohort as one. The method's
 server asks these, and no site by itself."""
 MASKED = "masked"
@@ -44,7 +44,7 @@ ANSWERS = ("common", "tuned", "alone", "online", ONE_ROUND)
 trained on its labelled images alone, the server's online network (FedSiam), the closed form."""
 EPSILON = "epsilon"
 """Metric in which a site tells what its uploads of this run have cost."""
-OF_PATIENTS = "epsilon_of_patients"
+EPSILON_OF_PATIENTS = "epsilon_of_patients"
 """Metric, 1 where a site's epsilon is of a patient and not of an image."""
 
 
@@ -416,7 +416,7 @@ class Reply:
     pseudo: PseudoLabels | None = None
     sum: SumAnswer | None = None
 
-    def spelled_out(self) -> "Reply":
+    def with_repeats(self) -> "Reply":
         """Return it with all evaluations, those that are equal to another one too."""
         again = {name: self.evaluations[of] for name, of in self.equal.items()}
         return replace(self, evaluations={**self.evaluations, **again}, equal={})
@@ -429,21 +429,21 @@ class Reply:
         """
         return {
             role: self.parts[role].digest if role in self.parts else digest
-            for role, digest in self.named(before).items()
+            for role, digest in self.new_contents(before).items()
         }
 
-    def named(self, before: str) -> dict[str, str]:
+    def new_contents(self, before: str) -> dict[str, str]:
         """Return the digest of each new content, whole, by role: the model, if new, comes first."""
         model = {MODEL: self.model} if self.model != before else {}
         return {**model, **self.contents}
 
 
-def each_once(
+def without_repeats(
     evaluations: Mapping[str, Evaluation],
 ) -> tuple[dict[str, Evaluation], dict[str, str]]:
     """Return evaluations without those that another name has too, and for these what it is.
 
-    As `Reply.evaluations` and `Reply.equal`; `Reply.spelled_out` undoes it.
+    As `Reply.evaluations` and `Reply.equal`; `Reply.with_repeats` undoes it.
     """
     named: dict[int, str] = {}
     equal: dict[str, str] = {}
@@ -545,10 +545,10 @@ class SiteFacts:
     bagged: Images = 0
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """What a person is told the site is."""
-        if self.site in _NOT_SITES:
-            return _NOT_SITES[self.site]
+        if self.site in _SPECIAL_SITES:
+            return _SPECIAL_SITES[self.site]
         return f"site {self.site} ({self.name})" if self.name else f"site {self.site}"
 
     @property
@@ -572,9 +572,9 @@ class SiteFacts:
         return self.labelled / max(self.labelled + self.unlabelled, 1)
 
 
-_NOT_SITES = {
+_SPECIAL_SITES = {
     SERVER_SITE: "the server's own site",
-    EVERYBODY: "all sites together",
+    ALL_SITES: "all sites together",
     COHORT: "the cohort",
 }
 

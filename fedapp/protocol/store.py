@@ -16,9 +16,9 @@ from fedapp.core.errors import StoreError
 log = logging.getLogger(__name__)
 
 ENDING = ".safetensors"
-SPARE = "spare"
+SPARE_FOLDER = "spare"
 """Folder of files that held contents, for new ones to be written over."""
-MOST_PROVED = 20_000
+MAX_VERIFIED = 20_000
 """Files that are known to be whole, the last ones; 9 MB. Others are read once more."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -43,7 +43,7 @@ class ModelStore:
         self.root = root
         self._folder = str(root)
         self._memory = Cache[bytes](memory_bytes)
-        self._proved: dict[str, _State] = {}
+        self._verified: dict[str, _State] = {}
         """Files whose bytes this process has compared with their name, or written itself."""
         self._spare: list[str] = []
         """Files that may still be there to be written over."""
@@ -67,13 +67,13 @@ class ModelStore:
         path = self._path(digest)
         if not self._is_there(digest, blob):
             write_atomic(path, blob, durable=durable, spare=self._spares())
-            self._note_proved(digest, _state(path))
+            self._note_verified(digest, _state(path))
         elif durable:
             make_durable([path])
         self._memory.put(digest, blob)
         return digest
 
-    def settle(self, digests: Collection[str]) -> None:
+    def sync(self, digests: Collection[str]) -> None:
         """Bring those of these contents that are here to the disk: they outlive a power cut then.
 
         Raises StoreError where the disk refuses.
@@ -93,7 +93,7 @@ class ModelStore:
         self._memory.put(digest, blob)
         return blob
 
-    def proved(self, digest: str) -> bool:
+    def verify(self, digest: str) -> bool:
         """Whether there is a file of this content, having compared it with its name.
 
         As `get` does, unless the very file was compared before. It is the same while its inode,
@@ -104,11 +104,11 @@ class ModelStore:
         if before is None:
             return False
         with self._lock:
-            if digest in self._memory or self._proved.get(digest) == before:
+            if digest in self._memory or self._verified.get(digest) == before:
                 return True
         blob = self._read(digest)
         self._memory.put(digest, blob)
-        self._note_proved(digest, before)
+        self._note_verified(digest, before)
         return True
 
     def has(self, digest: str) -> bool:
@@ -138,8 +138,8 @@ class ModelStore:
         self._clear_spare(again=reuse)
         self._memory.keep_only(keep)
         with self._lock:
-            for digest in self._proved.keys() - keep:
-                del self._proved[digest]
+            for digest in self._verified.keys() - keep:
+                del self._verified[digest]
         kept = {f"{digest}{ENDING}" for digest in keep}
         for folder, name in self._files():
             if name in kept:
@@ -155,7 +155,7 @@ class ModelStore:
 
     def _clear_spare(self, *, again: bool) -> None:
         """Remove the spare files, and their folder unless it is used `again`."""
-        folder = self.root / SPARE
+        folder = self.root / SPARE_FOLDER
         for name in _names(folder):
             _remove(folder / name)
         with suppress(OSError):
@@ -166,14 +166,14 @@ class ModelStore:
 
     def _set_aside(self, path: Path) -> bool:
         try:
-            path.replace(self.root / SPARE / path.name)
+            path.replace(self.root / SPARE_FOLDER / path.name)
         except OSError:  # it only takes room: it can go
             return False
         return True
 
     def _spares(self) -> Iterator[str]:
         """Yield files to write over; another process may take one first."""
-        folder = f"{self._folder}/{SPARE}"
+        folder = f"{self._folder}/{SPARE_FOLDER}"
         with self._lock:
             self._spare = self._spare or [f"{folder}/{name}" for name in _names(folder)]
         with suppress(IndexError):  # threads share them
@@ -238,23 +238,23 @@ class ModelStore:
         if state is None or state[1] != len(blob):  # absent, or cut
             return False
         with self._lock:
-            if self._proved.get(digest) == state:
+            if self._verified.get(digest) == state:
                 return True
         try:
             same = Path(path).read_bytes() == blob
         except OSError:
             return False
         if same:
-            self._note_proved(digest, state)
+            self._note_verified(digest, state)
         return same
 
-    def _note_proved(self, digest: str, state: "_State | None") -> None:
+    def _note_verified(self, digest: str, state: "_State | None") -> None:
         if state is not None:
             with self._lock:
-                self._proved.pop(digest, None)  # the last one comes last
-                self._proved[digest] = state
-                if len(self._proved) > MOST_PROVED:
-                    del self._proved[next(iter(self._proved))]
+                self._verified.pop(digest, None)  # the last one comes last
+                self._verified[digest] = state
+                if len(self._verified) > MAX_VERIFIED:
+                    del self._verified[next(iter(self._verified))]
 
 
 def _names(folder: str | Path) -> list[str]:

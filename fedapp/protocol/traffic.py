@@ -21,7 +21,7 @@ method's cost, and has a total of its own."""
 COLUMNS = ("round", "site", "direction", "kind", "models", "bytes", "layers")
 """layers: of a content that was sent in part, the names of those that were, spaces between them."""
 
-_NOTHING = MappingProxyType(
+_ZERO_TOTALS = MappingProxyType(
     dict.fromkeys(
         ("models_sent", "models_up", "bytes_up", "bytes_down", "bytes_evaluation", "bytes_spared"),
         0,
@@ -35,7 +35,7 @@ class Ledger:
     Whole rounds are for the disk: in memory nothing grows with rounds.
     """
 
-    def __init__(self, totals: Mapping[str, int] = _NOTHING) -> None:
+    def __init__(self, totals: Mapping[str, int] = _ZERO_TOTALS) -> None:
         self._totals = dict(totals)
         self._open: dict[tuple[int, int, Direction, str], tuple[int, int]] = {}
         self._layers: dict[tuple[int, int, Direction, str], tuple[str, ...]] = {}
@@ -92,7 +92,7 @@ class Ledger:
     def from_totals(cls, plain: Mapping[str, object]) -> Self:
         """Return a ledger that goes on from these totals. Raises StoreError if damaged."""
         counts = {name: value for name, value in plain.items() if type(value) is int and value >= 0}
-        if counts.keys() != _NOTHING.keys() or len(counts) != len(plain):
+        if counts.keys() != _ZERO_TOTALS.keys() or len(counts) != len(plain):
             raise StoreError(
                 f"the ledger's totals {dict(plain)!r} are damaged: restore the run folder from a "
                 "copy or start a new run"

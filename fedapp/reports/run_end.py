@@ -13,7 +13,7 @@ from fedapp.core.formatting import count, duration, percent, points, size
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.experiment.run_folder import Row, runs_root
 from fedapp.learn.metrics import LABEL_GROUPS, SHARES_OF_LABELS, label_group, worst_decile
-from fedapp.protocol.messages import EVERYBODY
+from fedapp.protocol.messages import ALL_SITES
 from fedapp.server.standings import spread
 
 FEW_SITES = 10
@@ -139,7 +139,7 @@ def _findings(summary: Row) -> list[str]:
 
 def _as_one(per_site: Sequence[Row]) -> bool:
     """Whether sites are known by masked sums alone, and so all of them in one row."""
-    return [row["site"] for row in per_site] == [EVERYBODY]
+    return [row["site"] for row in per_site] == [ALL_SITES]
 
 
 def _begins(summary: Row) -> str:

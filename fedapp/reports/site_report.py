@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapp.core.errors import ConfigError, FedAppError, RunError, nearest, one_line
+from fedapp.core.errors import ConfigError, FedAppError, RunError, name_suggestion, one_line
 from fedapp.core.formatting import percent, size
 from fedapp.evaluation.findings import COUNTS_NOTE
 from fedapp.evaluation.reliability_warnings import warnings_about
@@ -128,7 +128,7 @@ def view_of_record(folder: Path, run: str) -> SiteView:
     lines = [line for line in every if line.get("run") == run]
     if not lines:
         known = sorted({str(line["run"]) for line in every if line.get("run")})
-        raise RunError(f"{folder}: its record has no run {run!r}; {nearest(run, known)}")
+        raise RunError(f"{folder}: its record has no run {run!r}; {name_suggestion(run, known)}")
     sent, said = [line for line in lines if line["event"] == "sent"], _epsilon(every, run)
     lead = [f"What this site has in its record of run {run}. It names no other site."]
     blocks = [
@@ -173,7 +173,7 @@ def find_site(run: RunRecord, name: str) -> SiteRecord:
     if found := by_name.get(name) or by_number.get(name.removeprefix("site ")):
         return found
     known = [site.name for site in run.sites]
-    raise RunError(f"--site {name!r}: no such site in {run.name}; {nearest(name, known)}")
+    raise RunError(f"--site {name!r}: no such site in {run.name}; {name_suggestion(name, known)}")
 
 
 def _joining(run: RunRecord, site: SiteRecord) -> Block:

@@ -15,11 +15,11 @@ from fedapp.methods.base import check_counts, check_unchanged
 from fedapp.protocol.messages import (
     ANSWERS,
     EPSILON,
+    EPSILON_OF_PATIENTS,
     EVALUATE,
     IMAGES,
     MASKED,
     MODEL,
-    OF_PATIENTS,
     SCORE_BINS,
     STEPS,
     Evaluation,
@@ -69,7 +69,7 @@ def check_reply(  # noqa: C901 one rule after another, each in a few lines
     beside = set(roles) - {MODEL}
     if unknown := reply.contents.keys() - beside:
         raise ProtocolError(f"sent {min(unknown)}; its method has {sorted(beside)} beside models")
-    if odd := reply.parts.keys() - reply.named(own.digest).keys():
+    if odd := reply.parts.keys() - reply.new_contents(own.digest).keys():
         raise ProtocolError(f"sent a part of its {min(odd)}, of which it names no new content")
     known = {ref.digest for ref in task.refs()}
     for role, of in reply.parts.items():
@@ -216,7 +216,7 @@ def _check_pseudo(pseudo: PseudoLabels, classes: int, unlabelled: int) -> None:
 def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
     if len(metrics) > MAX_METRICS:
         raise ProtocolError(f"{len(metrics)} metrics; at most {MAX_METRICS}")
-    for name in (EPSILON, OF_PATIENTS, STEPS, IMAGES):
+    for name in (EPSILON, EPSILON_OF_PATIENTS, STEPS, IMAGES):
         if metrics.get(name, 0) < 0:
             raise ProtocolError(f"metric {name} = {metrics[name]:g}; must not be negative")
     most = metrics.get("pseudo_total", 0)

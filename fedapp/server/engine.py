@@ -10,7 +10,7 @@ from fedapp.aggregation import rule_of
 from fedapp.aggregation.base import Rule
 from fedapp.core.devices import torch_threads
 from fedapp.core.errors import ConfigError, RunError, StoreError
-from fedapp.core.process_tuning import seldom_searched
+from fedapp.core.process_tuning import rare_garbage_collection
 from fedapp.core.progress import Progress
 from fedapp.core.rng import numpy_stream
 from fedapp.core.settings import members_of
@@ -21,9 +21,9 @@ from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import Schema, to_bytes
 from fedapp.methods.base import Round, schemas
 from fedapp.protocol.messages import (
+    ALL_SITES,
     COHORT,
     EPSILON,
-    EVERYBODY,
     MODEL,
     SERVER_SITE,
     Reply,
@@ -79,7 +79,7 @@ class Engine:
         """Run warm-up and rounds, or the rest of them; return the summary."""
         # Checking and averaging models is memory's work; beside busy sites more threads only wait
         # for each other: 0.48 s instead of 0.05 to check a model of 26 MB.
-        with torch_threads(1), seldom_searched():
+        with torch_threads(1), rare_garbage_collection():
             try:
                 return self._run()
             except StoreError as error:
@@ -192,8 +192,8 @@ class Engine:
             root=self.folder.path / "sums",
         )
         if state.together is None:
-            together = Standing(as_single_site(self._summed.facts[EVERYBODY]))
-            state.together = Standings({EVERYBODY: together})
+            together = Standing(as_single_site(self._summed.facts[ALL_SITES]))
+            state.together = Standings({ALL_SITES: together})
         self.progress.note(
             MASKED_SUMS_NOTE if real else f"{MASKED_SUMS_NOTE} {SIMULATED_KEYS_NOTE}"
         )
@@ -249,7 +249,7 @@ class Engine:
         summed = self._summed
         if summed:
             summed.cohort = cohort & self._arrivals.here
-            cohort, sites = frozenset({COHORT}), (EVERYBODY,)
+            cohort, sites = frozenset({COHORT}), (ALL_SITES,)
         beyond: dict[int, float] = {}
 
         def left_out(site: int, times: float) -> None:
@@ -308,11 +308,11 @@ class Engine:
         if summed:
             from fedapp.server.masked_sums import as_single_site
 
-            of_sites = [replace(reply, site=EVERYBODY) for reply in of_sites]
+            of_sites = [replace(reply, site=ALL_SITES) for reply in of_sites]
             assert state.together is not None
-            of_round, counted = state.together, summed.facts[EVERYBODY]
-            of_round.sites[EVERYBODY] = replace(
-                of_round.sites[EVERYBODY], facts=as_single_site(counted)
+            of_round, counted = state.together, summed.facts[ALL_SITES]
+            of_round.sites[ALL_SITES] = replace(
+                of_round.sites[ALL_SITES], facts=as_single_site(counted)
             )
         rounds = self.experiment.rounds
         by = rounds.chosen_by, rounds.min_sensitivity
@@ -320,7 +320,11 @@ class Engine:
         if beyond:
             row["left_out"] = beyond
             for site, times in sorted(beyond.items()):
-                who = rnd.facts[site].called if site in rnd.facts else "a model of the server's own"
+                who = (
+                    rnd.facts[site].display_name
+                    if site in rnd.facts
+                    else "a model of the server's own"
+                )
                 self.progress.note(_left_out_note(number, who, times))
         return row, sites_row(number, of_sites, seconds)
 

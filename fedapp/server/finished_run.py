@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapp.core.errors import RunError
-from fedapp.core.untrusted_files import ForeignError, yaml_file
+from fedapp.core.untrusted_files import UntrustedFileError, read_yaml
 from fedapp.experiment.config import from_plain
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.run_folder import RunFolder
@@ -39,10 +39,10 @@ def finished_run(path: Path) -> FinishedRun:
         )
     config = path / "config.yaml"
     try:
-        plain = yaml_file(config)
+        plain = read_yaml(config)
         if not isinstance(plain, dict):
-            raise ForeignError("it holds no settings")
-    except (OSError, ForeignError) as error:
+            raise UntrustedFileError("it holds no settings")
+    except (OSError, UntrustedFileError) as error:
         raise RunError(f"{config}: cannot be read ({error}); copy it from the run again") from error
     experiment = from_plain(plain, str(config))
     pool = ModelPool.from_plain(ModelStore(path / "pool"), checkpoint["pool"])

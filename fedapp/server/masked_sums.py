@@ -1,6 +1,6 @@
 """Masked sums at the server: one task for all sites becomes five steps, and one answer: the sum.
 
-A method of such a run has one site, `EVERYBODY`, and a cohort that is one, `COHORT`. What it asks
+A method of such a run has one site, `ALL_SITES`, and a cohort that is one, `COHORT`. What it asks
 of these is asked of every site that they stand for, in the steps of docs/MASKED_SUMS.md; what comes
 back is the sum of what all said. What was opened is written down: a run that is resumed does not
 ask for it again, since no site would open it for others.
@@ -27,8 +27,8 @@ from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.methods._summed import ADDED, TRAINED, WORDS, Added, Layout, facts_of
 from fedapp.methods.base import Arrived
 from fedapp.protocol.messages import (
+    ALL_SITES,
     COHORT,
-    EVERYBODY,
     IMAGES,
     MASKED,
     MODEL,
@@ -46,9 +46,13 @@ from fedapp.protocol.messages import (
 from fedapp.protocol.secure_aggregation.context import SumContext
 from fedapp.protocol.secure_aggregation.fixed_point import Words, from_words
 from fedapp.protocol.secure_aggregation.neighbour_graph import quorum
-from fedapp.protocol.secure_aggregation.server_session import announcements_for, by_receiver, unmask
+from fedapp.protocol.secure_aggregation.server_session import (
+    announcements_for,
+    boxes_by_receiver,
+    unmask,
+)
 from fedapp.protocol.secure_aggregation.site_session import (
-    all_announced,
+    announcements_digest,
     check_announcement,
     check_confirmation,
 )
@@ -124,7 +128,7 @@ class SummedPhases:
     _number: int = 0
 
     def __post_init__(self) -> None:
-        for site in (EVERYBODY, COHORT):
+        for site in (ALL_SITES, COHORT):
             self.facts[site] = facts_of(self.like, site, Added())
             self.phases.pool.join(site)
 
@@ -195,7 +199,7 @@ class SummedPhases:
         Who fails is left out of the next attempt; where too few are left, all are asked again, and
         no more than `MAX_REPEATS` times. Raises ProtocolError.
         """
-        every = sorted(self.phases.here if task.site == EVERYBODY else self.cohort)
+        every = sorted(self.phases.here if task.site == ALL_SITES else self.cohort)
         self._enough(every, every, "are here")
         asked, repeats = every, 0
         reasons: dict[int, str] = {}
@@ -289,7 +293,7 @@ class SummedPhases:
         announcements: of all members, ascending. newest: of all sites in all attempts at this sum.
         """
         by_site = {one.site: one for one in announcements}
-        members, announced = tuple(by_site), all_announced(context, announcements)
+        members, announced = tuple(by_site), announcements_digest(context, announcements)
         step = SumStep(context.number, stage, context.attempt, members, announced)
         steps = {}
         for k in members:
@@ -331,7 +335,7 @@ class SummedPhases:
         context = self._context(task, number, opening.attempt)
         members, survivors = opening.members, opening.survivors
         announcements = {one.site: one for one in opening.announcements}
-        announced = all_announced(context, opening.announcements)
+        announced = announcements_digest(context, opening.announcements)
         confirm = SumStep(
             number, "confirm", opening.attempt, members, announced, survivors=survivors
         )
@@ -343,7 +347,7 @@ class SummedPhases:
             if (one := of.confirmation) and self._good(k, one, check, skipped)
         }
         self._enough(tuple(confirmed), members, "confirmed who is left")
-        boxes = by_receiver(opening.sealed)
+        boxes = boxes_by_receiver(opening.sealed)
         steps = {
             k: replace(
                 confirm,
@@ -419,7 +423,7 @@ class SummedPhases:
         arrived = {role: _arrived(of) for role, of in added.contents.items()}
         phases.experiment.method.check_reply(task, reply, facts)
         phases.experiment.method.check_contents(task, reply, arrived, facts)
-        for role, digest in reply.named(task.own.digest).items():
+        for role, digest in reply.new_contents(task.own.digest).items():
             phases.pool.upload(site, digest, blobs[role], task.round, role)
         return reply
 

@@ -41,16 +41,16 @@ class Arrivals:
             site = facts.site
             if reason := _stranger(state, facts):
                 self.here.discard(site)
-                self._say_once(f"{facts.called} left out: {reason}")
+                self._say_once(f"{facts.display_name} left out: {reason}")
                 continue
             if site in state.standings.sites:
-                self.say(f"{facts.called} is back in round {number}")
+                self.say(f"{facts.display_name} is back in round {number}")
             else:
                 pool.join(site)
                 state.standings.sites[site] = Standing(facts, joined=number)
                 state.held[site] = []
                 if number:
-                    self.say(f"{facts.called} joins in round {number}")
+                    self.say(f"{facts.display_name} joins in round {number}")
             taken.add(site)
         self.here |= taken
         return {facts.site for facts in came} - taken

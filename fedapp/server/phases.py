@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from fedapp.core.errors import DIVERGED, ProtocolError, RunError, StoreError
+from fedapp.core.errors import DIVERGED_REMEDY, ProtocolError, RunError, StoreError
 from fedapp.core.progress import Progress
 from fedapp.experiment.experiment import Experiment
 from fedapp.learn.model_caches import PARSED_MODELS
@@ -181,7 +181,7 @@ class Phases:
             if task.sum is None or task.sum.stage == "add":  # the others are about no contents
                 self.state.held[task.site] = list(reply.held)
             if reply.metrics.get(MEMORY_LOST):
-                called = self._facts(task.site).called
+                called = self._facts(task.site).display_name
                 self.progress.note(f"{called} had lost what it keeps to itself; it began that anew")
         return None
 
@@ -190,7 +190,7 @@ class Phases:
         for site in phase.tasks.keys() - phase.replies.keys() - phase.failed.keys():
             phase.failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
         for site, reason in sorted(phase.failed.items()):
-            called = self._facts(site).called
+            called = self._facts(site).display_name
             self.progress.note(f"{called} skipped in round {self.state.round}: {reason}")
 
     def check_turnout(
@@ -206,8 +206,8 @@ class Phases:
             answered = asked & set(replies)
             if len(answered) < share * len(asked):
                 site = min(asked - answered)
-                called = self._facts(site).called
-                lost = [t for t in tasks if DIVERGED in failed.get(t.site, "")]
+                called = self._facts(site).display_name
+                lost = [t for t in tasks if DIVERGED_REMEDY in failed.get(t.site, "")]
                 cause = self._sent_to(lost) if 2 * len(lost) > len(asked - answered) else ""
                 raise RunError(
                     f"round {self.state.round}: {len(answered)} of {len(asked)} sites answered "
@@ -230,7 +230,7 @@ class Phases:
         if not named:
             return ""
         who = ", ".join(
-            f"{self._facts(site).called}{f' ({far:.3g} times the usual change)' if far else ''}"
+            self._facts(site).display_name + (f" ({far:.3g} times the usual change)" if far else "")
             for site, far in sorted(named.items(), key=lambda one: -one[1])
             if site in self.state.standings.sites or site == SERVER_SITE
         )
@@ -303,7 +303,7 @@ class Phases:
         check_reply(task, reply, facts, self.schemas, finds, scored)
         if task.sum is None:
             self.experiment.method.check_reply(task, reply, facts)
-        uploads, named = reply.uploads(task.own.digest), reply.named(task.own.digest)
+        uploads, named = reply.uploads(task.own.digest), reply.new_contents(task.own.digest)
         if incoming.payloads.keys() != set(uploads.values()):
             raise ProtocolError("its new contents did not come along, or more than those came")
         contents: dict[str, _Content] = {}
@@ -326,7 +326,7 @@ class Phases:
             if content.spared and task.site != SERVER_SITE:
                 layers = layers_of(content.arrived.came)
                 self.ledger.add_part(self.state.round, task.site, role, layers, content.spared)
-        return reply.spelled_out() if reply.equal else reply
+        return reply.with_repeats() if reply.equal else reply
 
     def _content(
         self, task: Task, reply: Reply, role: str, blob: bytes, model: "_Content | None"

@@ -153,7 +153,7 @@ class ModelPool:
 
     def settle(self, also: Collection[str] = ()) -> None:
         """Bring to the disk, all at once, what is new of what `keep` keeps. Raises StoreError."""
-        self.store.settle(self._unsettled & self._named(also))
+        self.store.sync(self._unsettled & self._named(also))
         self._unsettled.clear()
 
     def keep(self, also: Collection[str] = (), *, more_come: bool = False) -> None:

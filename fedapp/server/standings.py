@@ -29,11 +29,11 @@ from fedapp.evaluation.verdict import Outcome, Verdict, verdict_of_counts
 from fedapp.learn.metrics import worst_decile
 from fedapp.methods._summed import MEAN, SITES, SQUARE, TRAINED
 from fedapp.protocol.messages import (
+    ALL_SITES,
     ANSWERS,
     EPSILON,
-    EVERYBODY,
+    EPSILON_OF_PATIENTS,
     IMAGES,
-    OF_PATIENTS,
     STEPS,
     Evaluation,
     Measured,
@@ -65,7 +65,7 @@ class Standing:
     joined: the round before which it came; 0: it was here from the start. steps, images: what it
     has learned by so far, as it says (`protocol.STEPS`). of_patients: whether its epsilon is of a
     patient. means: by part, where it stands for all
-    sites (`EVERYBODY`).
+    sites (`ALL_SITES`).
     """
 
     facts: SiteFacts
@@ -124,7 +124,7 @@ class Standing:
     ) -> "Standing":
         """Return the record with a reply in it; metric, least: by what its site keeps a model."""
         apart = reply.learned and reply.round < joins_at
-        one = reply.site != EVERYBODY  # all together keep no model
+        one = reply.site != ALL_SITES  # all together keep no model
         by = metric, least, self._names
         found = candidates(reply.round, reply.evaluations, apart, *by) if one else ()
         now = replace(
@@ -133,7 +133,7 @@ class Standing:
             latest={**self.latest, **reply.evaluations},
             means={**self.means, **_means(reply)},
             epsilon=reply.metrics.get(EPSILON, self.epsilon),
-            of_patients=self.of_patients or bool(reply.metrics.get(OF_PATIENTS, 0)),
+            of_patients=self.of_patients or bool(reply.metrics.get(EPSILON_OF_PATIENTS, 0)),
             steps=self.steps + reply.metrics.get(STEPS, 0),
             images=self.images + reply.metrics.get(IMAGES, 0),
         )
@@ -179,7 +179,7 @@ class Standings:
     def _spread(self) -> Row:
         """As `spread` of the test accuracies; of sites that are one, as far as sums tell."""
         tested = self.accuracies().get("test", [])
-        together = self.sites.get(EVERYBODY)
+        together = self.sites.get(ALL_SITES)
         of = together.means.get("test") if together else None
         if of is None:
             return spread(tested)
@@ -368,7 +368,7 @@ class Standings:
         pooled = PooledScores()
         for number, site in self.sites.items():
             if isinstance(found := site.latest.get("test"), Scored):
-                pooled.add(np.array(found.scores, dtype=np.int64), number != EVERYBODY)
+                pooled.add(np.array(found.scores, dtype=np.int64), number != ALL_SITES)
         return pooled.rows()
 
     def _mark(self, name: str) -> None:
@@ -432,7 +432,7 @@ class Standings:
         changed little, or nothing (`verdict_of_counts`): a site itself, which knows which images
         were right, can say more.
         """
-        choices = {k: site.choice for k, site in sorted(self.sites.items()) if k != EVERYBODY}
+        choices = {k: site.choice for k, site in sorted(self.sites.items()) if k != ALL_SITES}
         tested = [kept for c in choices.values() if (kept := c.kept) and kept.test_images]
         return {
             "mean": _mean([kept.test_right / kept.test_images for kept in tested]),

@@ -31,11 +31,11 @@ from fedapp.core.processes import (
     adopt_orphans,
     alive,
     descendants,
-    end,
-    end_own,
     free_port,
-    marked,
     signals_as_exit,
+    terminate,
+    terminate_descendants,
+    with_environment_variable,
 )
 from fedapp.simulation.resources import Need, Plan, free_ram, measured, planned, workers
 
@@ -74,9 +74,9 @@ def run(app: Path, preset: str, overrides: Sequence[str]) -> int:
 
 def stop(app: Path) -> int:
     """End every process that runs of this checkout left behind; return how many there were."""
-    roots = marked(MARK, str(_home(app)))
+    roots = with_environment_variable(MARK, str(_home(app)))
     found = roots | descendants(roots)
-    end(lambda: alive(found | descendants(found)))
+    terminate(lambda: alive(found | descendants(found)))
     return len(found)
 
 
@@ -196,7 +196,7 @@ def _superlink(home: Path, port: int, env: Mapping[str, str]) -> Iterator[None]:
         _await_start(link, port, log)
         yield
     finally:
-        end_own()
+        terminate_descendants()
         log.unlink(missing_ok=True)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedapp.core.errors import ProtocolError
 from fedapp.experiment.experiment import Experiment
-from fedapp.protocol.codec import delivered, encode
+from fedapp.protocol.codec import as_received, encode
 from fedapp.protocol.messages import Incoming, Outgoing, Refusal, Reply, SiteFacts
 from fedapp.protocol.store import ModelStore
 from fedapp.server.phases import Fetch
@@ -57,7 +57,7 @@ class Loopback:
     ) -> Iterable[tuple[int, Incoming]]:
         """Do the tasks one after the other; nobody is ever late here."""
         for outgoing in outbox:
-            task = delivered(outgoing.task, outgoing.head)
+            task = as_received(outgoing.task, outgoing.head)
             yield task.site, carried(self.sites[task.site].handle(task, {}))
 
 
@@ -69,4 +69,4 @@ def carried(incoming: Incoming) -> Incoming:
         answer = incoming.answer
         assert isinstance(answer, Reply)  # nothing else holds a float
         return carried(Incoming(Refusal(answer.site, answer.round, str(error))))
-    return Incoming(delivered(incoming.answer, head), incoming.payloads, len(head))
+    return Incoming(as_received(incoming.answer, head), incoming.payloads, len(head))

@@ -4,7 +4,7 @@ import sys
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
-from fedapp.core.progress import doing
+from fedapp.core.progress import slow_work_notice
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.resume import check_run, sole_server
 from fedapp.protocol.store import ModelStore
@@ -40,7 +40,7 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
     ending: the words that are printed at the end.
     """
     check_run(experiment)
-    with doing(f"reading the data ({experiment.data.name})", sys.stdout):
+    with slow_work_notice(f"reading the data ({experiment.data.name})", sys.stdout):
         federation = federation_of(experiment)
     with sole_server(experiment, federation.manifest) as folder:
         models = experiment.runtime.models

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from fedapp.core.errors import ConfigError, FedAppError, RunError
-from fedapp.core.process_tuning import process_is_ours
+from fedapp.core.process_tuning import tune_own_process
 from fedapp.data.in_memory import in_memory
 from fedapp.experiment.experiment import Experiment
 from fedapp.protocol.codec import decode_request, encode
@@ -162,7 +162,7 @@ class _Worker:
 
 def _work(line: Connection, place: Workplace) -> None:
     """Do tasks until nobody gives any."""
-    process_is_ours()
+    tune_own_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives them
     threading.Thread(target=_end_with_parent, daemon=True).start()
     store, sites = ModelStore(place.pool), dict[int, SiteClient]()

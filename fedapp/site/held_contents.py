@@ -127,7 +127,7 @@ class Holdings:
         """Whether the content is here and whole; a damaged file is removed by the store."""
         whole = False
         try:
-            whole = self.store.proved(digest)
+            whole = self.store.verify(digest)
         except StoreError as error:
             log.warning("%s; asking the server for it", error)
         return whole

@@ -171,7 +171,7 @@ class Summing:
         self._check_cohort(task, step, attempt)
         words = to_words(numbers, len(step.members))
         if noise is not None:
-            key = context.bound("noise", context.cohort(step.members, step.announced))
+            key = context.bind("noise", context.cohort(step.members, step.announced))
             words = words + noise(key, self.counted(step)).view(np.uint64)
         row = _digest(words.data)
         if attempt.row not in ("", row):
@@ -179,7 +179,7 @@ class Summing:
                 f"{_named(task, step)}: other numbers than before under the same keys; the server "
                 "must ask for new keys, in another attempt"
             )
-        masked = self._masks(attempt).masked(context, step, words)
+        masked = self._masks(attempt).add_masks(context, step, words)
         self._check_dead(task, context, step, entry.alive)
         if attempt.stage == "shared":
             self._write(replace(entry, attempt=replace(attempt, stage="added", row=row)))
@@ -243,7 +243,7 @@ class Summing:
         if step.stage == "open":
             if attempt.stage != "confirmed":
                 raise ProtocolError(f"{_named(task, step)}: must be confirmed before it is opened")
-            return site.opened(self._context(task, step), step)
+            return site.open_shares(self._context(task, step), step)
         answer = site.confirm(self._context(task, step), step)
         if attempt.stage == "added":  # before it is known: what is confirmed is final
             last = replace(attempt, stage="confirmed", survivors=survivors)

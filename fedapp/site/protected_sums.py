@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedapp.core.errors import ConfigError, FedAppError, Withheld, one_line
+from fedapp.core.errors import ConfigError, FedAppError, WithheldError, one_line
 from fedapp.core.rng import numpy_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.methods._summed import Layout, Row
 from fedapp.methods.base import ImageLevel, Method, SiteContext, SiteReport
-from fedapp.privacy.noise import Integers, honest, share
+from fedapp.privacy.noise import Integers, draw_noise_share, honest_members
 from fedapp.protocol.codec import encode
-from fedapp.protocol.messages import EPSILON, EVALUATE, MODEL, OF_PATIENTS, Task
-from fedapp.protocol.secure_aggregation.fixed_point import FRACTION, bound
+from fedapp.protocol.messages import EPSILON, EPSILON_OF_PATIENTS, EVALUATE, MODEL, Task
+from fedapp.protocol.secure_aggregation.fixed_point import FRACTION, max_number
 from fedapp.site.privacy_budget import Releases
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def withheld(protects: bool) -> Iterator[None]:
             raise
         if not isinstance(error, FedAppError):
             log.exception("what the server is told nothing of")
-        raise Withheld(one_line(error) or type(error).__name__) from error
+        raise WithheldError(one_line(error) or type(error).__name__) from error
 
 
 def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) -> None:
@@ -93,7 +93,7 @@ def protected(
             contents[role] = _noisy(contents[role], role, sensitivity, site, releases)
     told = {EPSILON: site.protection.settings.epsilon} if leaving else {}
     if leaving and site.data.by_patient:
-        told[OF_PATIENTS] = 1.0
+        told[EPSILON_OF_PATIENTS] = 1.0
     real, holds = site.data.audit is None, report.holds
     if real and task.action == EVALUATE:  # the same whether anything could be measured
         holds = tuple(ref for refs in task.models.values() for ref in refs)
@@ -142,12 +142,12 @@ def noise_for(
     said = "\n".join([role, digest, repr(protection.settings), "1"]).encode()  # 1: of one site
     _pay(role, said, site, releases)
     key = releases.key(b"share " + said)
-    return share(key, count, sensitivity, _multiplier(role, site), STEP)
+    return draw_noise_share(key, count, sensitivity, _multiplier(role, site), STEP)
 
 
 def _multiplier(role: str, site: SiteContext) -> float:
     assert site.protection is not None
-    return site.protection.stepped if role == MODEL else site.protection.released
+    return site.protection.step_multiplier if role == MODEL else site.protection.release_multiplier
 
 
 def _pay(
@@ -194,7 +194,7 @@ def row_noise(
         place, which = layout.places[role], f"masked sum {task.round} {task.sum.number} {role}"
         steps = image_level.steps(task, site) if role == MODEL else None
         _pay(role, which.encode(), site, releases, steps)
-        row[place] = share(
+        row[place] = draw_noise_share(
             releases.key(f"share {role} ".encode() + key),
             place.stop - place.start,
             sensitivity,
@@ -216,7 +216,7 @@ def noise_share(counted: int, site: SiteContext) -> float:
 
 def _makers(counted: int, site: SiteContext) -> int:
     assert site.protection is not None
-    return honest(counted, site.protection.settings.colluding)
+    return honest_members(counted, site.protection.settings.colluding)
 
 
 def within(task: Task, row: Row) -> Row:
@@ -226,7 +226,7 @@ def within(task: Task, row: Row) -> Row:
     that one image decides whether there is one; cutting brings no two rows further apart.
     """
     assert task.sum is not None
-    most = bound(len(task.sum.members))
+    most = max_number(len(task.sum.members))
     return np.nan_to_num(row, nan=0.0).clip(-most, most)
 
 

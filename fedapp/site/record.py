@@ -23,12 +23,12 @@ from typing import Any
 from fedapp.core.disk import (
     append_durable,
     check_owned,
-    cut_durable,
     make_folder,
-    opened_plainly,
+    open_own_file,
+    truncate_durable,
 )
 from fedapp.core.errors import StoreError, one_line
-from fedapp.core.untrusted_files import ForeignError, json_of
+from fedapp.core.untrusted_files import UntrustedFileError, parse_json
 from fedapp.protocol.messages import EPSILON
 from fedapp.site.rollback_guard import ABSENT, Head, RecordError, heads_root
 
@@ -150,7 +150,7 @@ class Record:
                     f"{self.path.parent}: {error.strerror}: make it {_NEEDED}"
                 ) from error
             if torn:
-                cut_durable(self.path, len(whole))
+                truncate_durable(self.path, len(whole))
                 whole = self._appended(whole, total, "mended", {"bytes": len(torn)}, accept)
             self._appended(whole, total, event, facts, accept and not torn)
 
@@ -236,7 +236,7 @@ class Record:
         """
         try:
             check_owned(self.path.parent)
-            with opened_plainly(self.path, os.O_RDONLY) as file:
+            with open_own_file(self.path, os.O_RDONLY) as file:
                 text = file.readall()
         except FileNotFoundError:
             return b"", b""
@@ -280,10 +280,10 @@ def _text(line: Line) -> bytes:
 
 def _read(text: bytes, number: int) -> Line:
     try:
-        line: Line = json_of(text)
+        line: Line = parse_json(text)
         if not (isinstance(line, dict) and line.keys() >= _KEYS):
-            raise ForeignError("it lacks what every line says")
-    except ForeignError as error:
+            raise UntrustedFileError("it lacks what every line says")
+    except UntrustedFileError as error:
         which = f"line {number}" if number else "the last line"
         raise RecordError(f"the record: {which}: is no line of it: {text[:40]!r}") from error
     return line

@@ -36,7 +36,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fedapp.core.disk import check_owned, make_folder, opened_plainly, refused, write_atomic
+from fedapp.core.disk import check_owned, make_folder, open_own_file, write_atomic, write_error
 from fedapp.core.errors import ConfigError, FedAppError, StoreError
 
 PLACE = "FEDAPP_HEADS"
@@ -105,7 +105,7 @@ class Head:
         except Timeout as error:
             raise StoreError(f"{self.file}: another program holds it: end that program") from error
         except OSError as error:
-            raise refused(self._path, error, setting=PLACE) from error
+            raise write_error(self._path, error, setting=PLACE) from error
         try:
             yield
         finally:
@@ -159,7 +159,7 @@ class Head:
         be read.
         """
         try:
-            with opened_plainly(self._path, os.O_RDONLY) as file:
+            with open_own_file(self._path, os.O_RDONLY) as file:
                 content = file.read(2 * _SLOT)
         except FileNotFoundError:
             return None
@@ -180,7 +180,7 @@ class Head:
     def _write(self, mark: Mark, durable: bool) -> None:
         slot = self._slot(mark)
         try:
-            with opened_plainly(self._path, os.O_RDWR) as file:
+            with open_own_file(self._path, os.O_RDWR) as file:
                 os.pwrite(file.fileno(), slot, _SLOT * (mark.count % 2))
                 if durable:
                     os.fdatasync(file.fileno())
@@ -189,7 +189,7 @@ class Head:
             both = blank + slot if mark.count % 2 else slot + blank
             write_atomic(self._path, both, durable=True, mode=0o600)
         except OSError as error:
-            raise refused(self._path, error, setting=PLACE) from error
+            raise write_error(self._path, error, setting=PLACE) from error
 
     def _slot(self, mark: Mark) -> bytes:
         said = json.dumps(asdict(mark))
@@ -209,7 +209,7 @@ class Head:
         """Return the site's key; it is made when the first head is."""
         path = self._place() / "key"
         try:
-            with opened_plainly(path, os.O_RDONLY) as file:
+            with open_own_file(path, os.O_RDONLY) as file:
                 key = file.read()
         except FileNotFoundError:
             with FileLock(path.with_name("key.lock"), mode=0o600):
@@ -271,7 +271,7 @@ def digest_of_file(path: Path) -> str:
     read.
     """
     try:
-        with opened_plainly(path, os.O_RDONLY) as file:
+        with open_own_file(path, os.O_RDONLY) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return ABSENT

@@ -19,8 +19,8 @@ from fedapp.core.errors import (
     FedAppError,
     ProtocolError,
     StoreError,
+    message_for_server,
     one_line,
-    told,
 )
 from fedapp.data.augment import flips
 from fedapp.data.sites import TEST, SiteData
@@ -47,7 +47,7 @@ from fedapp.protocol.messages import (
     Reply,
     SiteFacts,
     Task,
-    each_once,
+    without_repeats,
 )
 from fedapp.protocol.pool_key import read_key
 from fedapp.protocol.store import ModelStore
@@ -152,10 +152,10 @@ class SiteClient:
             if isinstance(error, StoreError) and self.shares_pool:
                 raise
             log.warning("site %d, round %d: %s", task.site, task.round, one_line(error))
-            incoming = Incoming(Refusal(task.site, task.round, told(error)))
+            incoming = Incoming(Refusal(task.site, task.round, message_for_server(error)))
         except Exception as error:  # the server must hear of it: silence would block the round
             log.exception("site %d failed in round %d", task.site, task.round)
-            incoming = Incoming(Refusal(task.site, task.round, told(error)))
+            incoming = Incoming(Refusal(task.site, task.round, message_for_server(error)))
         return incoming
 
     def _incoming(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
@@ -217,7 +217,7 @@ class SiteClient:
         """Keep what is new; return what the server is told and sent."""
         private = self._keep(task, report, context, before)
         packed = self._holdings.pack(task, report, context.kept)
-        evaluations, equal = each_once(report.evaluations)
+        evaluations, equal = without_repeats(report.evaluations)
         answer = Reply(
             site=task.site,
             round=task.round,

@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from fedapp.core.disk import check_owned, opened_plainly
-from fedapp.core.errors import ConfigError, FedAppError, nearest
-from fedapp.core.plugins import names_function
+from fedapp.core.disk import check_owned, open_own_file
+from fedapp.core.errors import ConfigError, FedAppError, name_suggestion
+from fedapp.core.plugins import is_function_name
 from fedapp.core.settings import CLOSED, OWN, check_patients, members_of
 from fedapp.core.withdrawn import TAKEN_OUT, TERMS
 from fedapp.data.datasets import NAMES as DATASETS
@@ -31,7 +31,7 @@ from fedapp.experiment.signed_runs import RunStatement, public_key, settings_dig
 from fedapp.learn.networks import is_timm_name, network_names
 from fedapp.methods import method_names
 from fedapp.protocol.messages import MASKED, MODEL, Origin
-from fedapp.protocol.secure_aggregation.site_session import FEWEST
+from fedapp.protocol.secure_aggregation.site_session import MIN_MEMBERS
 
 FILE = "site.yaml"
 _LIKE = re.compile(r"site\.ya?ml", re.IGNORECASE)
@@ -151,8 +151,10 @@ class Terms:
             ("data", [OWN, *DATASETS]),
         ):
             for name in getattr(self, term) or ():
-                if name not in known and not names_function(name):
-                    raise ValueError(f"{term}: no such name {name!r}; {nearest(name, known)}")
+                if name not in known and not is_function_name(name):
+                    raise ValueError(
+                        f"{term}: no such name {name!r}; {name_suggestion(name, known)}"
+                    )
         for key in self.started_by or ():
             try:
                 public_key(key)
@@ -240,7 +242,7 @@ class Terms:
                 if not is_timm_name(str(name)):
                     raise TermError("own_modules", f"{key} = {name!r} is no network of timm's own")
                 continue
-            if isinstance(name, str) and names_function(name) and not self.own_modules:
+            if isinstance(name, str) and is_function_name(name) and not self.own_modules:
                 raise TermError("own_modules", f"{key} = {name!r} would import a module here")
         for key in _READ if placed else (*_READ, "runtime.out"):
             if path := str(values.get(key, "")):
@@ -305,7 +307,7 @@ class Terms:
         Pinned members are all counted. Else the server names the members, and only as many count
         as the terms ask for: more of them never mean less noise from each.
         """
-        return None if self.members is not None else self.least_members or FEWEST
+        return None if self.members is not None else self.least_members or MIN_MEMBERS
 
     def check_roles(self, roles: Iterable[str]) -> None:
         """Check the kinds of what a method sends, or adds to a masked sum. Raises TermError."""
@@ -436,7 +438,7 @@ def _own_text(path: Path, absent: bool) -> str | None:
         if absent:
             raise ConfigError(f"{path}: is there, and no-terms was said: take back one of the two")
         check_owned(path)
-        with opened_plainly(path, os.O_RDONLY) as file:
+        with open_own_file(path, os.O_RDONLY) as file:
             return file.readall().decode()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "is no UTF-8"
@@ -450,6 +452,6 @@ def _explained(error: Mapping[str, object]) -> str:
     if error["type"] == "unexpected_keyword_argument":
         if name in TERMS:
             return f"{name}: {TAKEN_OUT}; {TERMS[name]}"
-        return f"{name}: no such term; {nearest(name, [one.name for one in fields(Terms)])}"
+        return f"{name}: no such term; {name_suggestion(name, [one.name for one in fields(Terms)])}"
     said = str(error["msg"]).removeprefix("Value error, ")
     return f"{name} = {error['input']!r}: {said}" if name else said

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.core.cache import Cache, Files, size_of
+from fedapp.core.cache import Cache, CacheFiles, size_of
 from fedapp.core.disk import STALE_S
 
 HEAD = 32
@@ -64,7 +64,7 @@ def test_a_value_is_made_once_and_anew_when_it_is_of_something_else() -> None:
         made.append(1)
         return bytes([len(made)])
 
-    assert [cache.found("a", make, of)[0] for of in ("x", "x", "y", "x")] == [1, 1, 2, 3]
+    assert [cache.get_or_make("a", make, of)[0] for of in ("x", "x", "y", "x")] == [1, 1, 2, 3]
     assert (cache.hits, cache.misses) == (1, 3)
 
 
@@ -100,7 +100,7 @@ def test_the_size_of_a_value_is_that_of_what_is_in_it() -> None:
 
 def on_disk(folder: Path, budget: int = 1000) -> Cache[bytes]:
     """A cache as a process that has just begun has it."""
-    return Cache(budget, Files(folder, "things", bytes, bytes))
+    return Cache(budget, CacheFiles(folder, "things", bytes, bytes))
 
 
 def test_the_next_process_finds_it(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_on_the_disk_too_the_last_used_stay_within_the_budget(tmp_path: Path) ->
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (time.time() - age,) * 2)
     for key in "abac":
-        on_disk(tmp_path, 90).found(key, lambda: bytes(10))
+        on_disk(tmp_path, 90).get_or_make(key, lambda: bytes(10))
         time.sleep(0.01)  # a file system may keep time in steps of some milliseconds
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "young.tmp"]
 
@@ -145,7 +145,7 @@ def test_a_damaged_file_costs_a_line_and_is_written_anew(
     on_disk(tmp_path).put("a", b"some value")
     spoil(tmp_path / "a")
     with caplog.at_level(logging.WARNING):
-        assert on_disk(tmp_path).found("a", lambda: b"some value") == b"some value"
+        assert on_disk(tmp_path).get_or_make("a", lambda: b"some value") == b"some value"
     [line] = caplog.messages
     assert line == f"things in {tmp_path / 'a'} are damaged; computing them again"
     assert on_disk(tmp_path).get("a") == b"some value"

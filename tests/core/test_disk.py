@@ -8,10 +8,10 @@ import pytest
 from fedapp.core import disk
 from fedapp.core.disk import (
     append_durable,
-    cut_durable,
-    refused,
     remove_stale,
+    truncate_durable,
     write_atomic,
+    write_error,
 )
 from fedapp.core.errors import StoreError
 
@@ -45,10 +45,10 @@ def test_a_file_is_cut_to_its_first_bytes_and_never_made_longer(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"one\ntwo\n")
     for size, left in ((100, b"one\ntwo\n"), (4, b"one\n"), (0, b"")):
-        cut_durable(path, size)
+        truncate_durable(path, size)
         assert path.read_bytes() == left
     with pytest.raises(StoreError, match="none: cannot be written"):
-        cut_durable(tmp_path / "none", 0)
+        truncate_durable(tmp_path / "none", 0)
 
 
 def test_what_a_killed_process_left_is_removed_once_nobody_writes_to_it(tmp_path):
@@ -96,6 +96,6 @@ def test_the_remedy_names_a_setting_only_where_one_says_which_folder_it_is(
     """`fedapp predict --out` names its own file: a run's settings would not help."""
     error = OSError(number, os.strerror(number))
     said = remedy.format(tmp_path)
-    assert str(refused(tmp_path / "a", error)).endswith(f": {said}")
-    named = str(refused(tmp_path / "a", error, setting="runtime.out"))
+    assert str(write_error(tmp_path / "a", error)).endswith(f": {said}")
+    named = str(write_error(tmp_path / "a", error, setting="runtime.out"))
     assert named.endswith(f": {said} (runtime.out)" if "another" in said else f": {said}")

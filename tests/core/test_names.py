@@ -10,12 +10,12 @@ from markdown_it import MarkdownIt
 from fedapp.core.names import (
     RUN_NAME,
     SITE_NAME,
-    cell,
     class_name,
+    csv_cell,
     folder_name,
-    markdown,
-    of_cell,
-    plain,
+    from_csv_cell,
+    markdown_escaped,
+    one_visible_line,
 )
 
 REAL = [
@@ -68,21 +68,21 @@ def test_a_class_that_is_also_a_folder_has_a_folders_name(name):
 def test_what_a_site_or_run_is_called_a_class_may_be_called():
     for name in ("north", "A.b-c_9", "0"):
         assert re.fullmatch(SITE_NAME, name) and re.fullmatch(RUN_NAME, name)
-        assert class_name(name) == folder_name(name) == plain(name) == name
+        assert class_name(name) == folder_name(name) == one_visible_line(name) == name
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_markdown_shows_a_name_as_it_is(name):
-    html = MarkdownIt("commonmark").enable("table").renderInline(markdown(name))
+    html = MarkdownIt("commonmark").enable("table").renderInline(markdown_escaped(name))
     assert "<" not in html  # no mark of any kind
-    [inline] = MarkdownIt("commonmark").parseInline(markdown(name))
+    [inline] = MarkdownIt("commonmark").parseInline(markdown_escaped(name))
     assert "".join(token.content for token in inline.children) == name
 
 
 @pytest.mark.parametrize("name", [*REAL, "@sum", "\t=1", "\r=1", "'+ve", "'", "'a"])
 def test_a_cell_is_no_formula_and_holds_the_name(name):
     text = io.StringIO()
-    csv.writer(text).writerow([cell(name), "0.5"])
+    csv.writer(text).writerow([csv_cell(name), "0.5"])
     [[read, _]] = csv.reader(io.StringIO(text.getvalue(), newline=""))
     assert not read.startswith(("=", "+", "-", "@", "\t", "\r"))
-    assert of_cell(read) == name
+    assert from_csv_cell(read) == name

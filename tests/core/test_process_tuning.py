@@ -8,14 +8,14 @@ import sys
 import pytest
 
 from fedapp.core import process_tuning
-from fedapp.core.process_tuning import process_is_ours, seldom_searched
+from fedapp.core.process_tuning import rare_garbage_collection, tune_own_process
 from fedapp.server.engine import Engine
 from fedapp.simulation.loopback import run_loopback
 from tests.small import small
 
 FAULTS = """
 import resource, torch
-from fedapp.core.process_tuning import process_is_ours
+from fedapp.core.process_tuning import tune_own_process
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -24,7 +24,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 first = faults()
-process_is_ours()
+tune_own_process()
 for _ in range(4):  # until the heap has a hole for it that no small block divides
     faults()
 print(first, faults())
@@ -34,13 +34,13 @@ print(first, faults())
 @pytest.fixture
 def is_hosts(monkeypatch):
     """A process in which nobody has said that it is ours, as the tests do (`conftest`)."""
-    process_is_ours.cache_clear()
+    tune_own_process.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(
             process_tuning.ctypes, "CDLL", lambda name: pytest.fail("asked for the C library")
         )
         yield
-    process_is_ours()
+    tune_own_process()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
@@ -53,7 +53,7 @@ def test_freed_memory_is_used_again():
 
 def test_what_was_there_is_left_out_until_the_end():
     before = gc.get_threshold()
-    with seldom_searched():
+    with rare_garbage_collection():
         assert gc.get_freeze_count() > 1000 and gc.get_threshold()[0] > before[0]
     assert gc.get_freeze_count() == 0 and gc.get_threshold() == before
 
@@ -69,14 +69,14 @@ def test_garbage_of_a_run_is_found():
         def __del__(self):
             Circle.alive -= 1
 
-    with seldom_searched():
+    with rare_garbage_collection():
         Circle()
         gc.collect()
         assert Circle.alive == 0
 
 
 def test_an_error_leaves_it_as_it_was():
-    with pytest.raises(ZeroDivisionError), seldom_searched():
+    with pytest.raises(ZeroDivisionError), rare_garbage_collection():
         raise ZeroDivisionError
     assert gc.get_freeze_count() == 0
 

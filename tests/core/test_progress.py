@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from fedapp.core import progress as module
-from fedapp.core.progress import Progress, doing
+from fedapp.core.progress import Progress, slow_work_notice
 
 
 class Clock:
@@ -158,15 +158,15 @@ class Heard(io.StringIO):
 
 def test_what_takes_long_says_what_it_does() -> None:
     heard = Heard()
-    with doing("drawing\n figures", heard, after_s=0):
+    with slow_work_notice("drawing\n figures", heard, after_s=0):
         assert heard.any.wait(60)
     assert heard.getvalue() == "drawing  figures: 0 s so far\n"
 
 
 def test_what_is_short_says_nothing_and_an_error_goes_through() -> None:
     heard = Heard()
-    with doing("reading", heard, after_s=60):
+    with slow_work_notice("reading", heard, after_s=60):
         pass
-    with pytest.raises(KeyError), doing("reading", heard, after_s=60):
+    with pytest.raises(KeyError), slow_work_notice("reading", heard, after_s=60):
         raise KeyError
     assert heard.getvalue() == ""

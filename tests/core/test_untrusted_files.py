@@ -14,13 +14,13 @@ from safetensors.numpy import save
 
 from fedapp.core.errors import FedAppError
 from fedapp.core.untrusted_files import (
-    DEEPEST,
-    ForeignError,
-    PickledError,
-    arrays_of,
-    header_of,
-    json_of,
-    yaml_of,
+    MAX_DEPTH,
+    PickledArrayError,
+    UntrustedFileError,
+    parse_json,
+    parse_yaml,
+    read_npz_arrays,
+    read_safetensors_metadata,
 )
 from fedapp.data.own.vectors import read_rows
 from fedapp.data.split.manifest import Manifest
@@ -164,34 +164,36 @@ def test_metadata_that_are_no_json(tmp_path):
 
 
 def test_what_is_read_and_what_is_bounded():
-    assert json_of('{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
-    assert yaml_of("a: [1, x]\nb: &b {c: 1}\nd: *b\n") == {
+    assert parse_json('{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
+    assert parse_yaml("a: [1, x]\nb: &b {c: 1}\nd: *b\n") == {
         "a": [1, "x"],
         "b": {"c": 1},
         "d": {"c": 1},
     }
-    assert json_of("[" * DEEPEST + "]" * DEEPEST) is not None
-    with pytest.raises(ForeignError, match=f"nested deeper than {DEEPEST} levels"):
-        json_of("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2))
-    with pytest.raises(ForeignError, match="says more than 1000000 values"):
-        yaml_of(LAUGHS)
-    with pytest.raises(ForeignError, match="expected") as error:
-        yaml_of("a: 1\nb: [1,\nc: }")
+    assert parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH) is not None
+    with pytest.raises(UntrustedFileError, match=f"nested deeper than {MAX_DEPTH} levels"):
+        parse_json("[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2))
+    with pytest.raises(UntrustedFileError, match="says more than 1000000 values"):
+        parse_yaml(LAUGHS)
+    with pytest.raises(UntrustedFileError, match="expected") as error:
+        parse_yaml("a: 1\nb: [1,\nc: }")
     assert error.value.line == 3
 
 
 def test_arrays_are_read_and_objects_are_not(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, a=np.arange(3))
-    assert arrays_of(path)["a"].tolist() == [0, 1, 2]
+    assert read_npz_arrays(path)["a"].tolist() == [0, 1, 2]
     np.savez(path, a=np.array([{}], dtype=object))
-    with pytest.raises(PickledError, match="array 'a' holds Python objects, which are not unpick"):
-        arrays_of(path)
+    with pytest.raises(
+        PickledArrayError, match="array 'a' holds Python objects, which are not unpick"
+    ):
+        read_npz_arrays(path)
     torch.save({"a": torch.zeros(2)}, path)  # a zip file of another kind
-    with pytest.raises(ForeignError):
-        arrays_of(path)
-    with pytest.raises(ForeignError):
-        header_of(path)
+    with pytest.raises(UntrustedFileError):
+        read_npz_arrays(path)
+    with pytest.raises(UntrustedFileError):
+        read_safetensors_metadata(path)
 
 
 def test_a_number_of_too_many_digits_is_refused_as_a_setting():

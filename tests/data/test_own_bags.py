@@ -143,7 +143,7 @@ def test_what_the_proportions_may_not_be(tmp_path, shares, said):
     assert "\n" not in str(faults[0])
     with pytest.raises(OwnDataError) as caught:
         read(tmp_path)
-    assert "mon" not in caught.value.told and "bags.csv" not in caught.value.told
+    assert "mon" not in caught.value.for_server and "bags.csv" not in caught.value.for_server
 
 
 def test_fewer_bags_than_classes(tmp_path):

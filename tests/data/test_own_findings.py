@@ -97,7 +97,7 @@ def test_the_server_is_told_of_no_file(tmp_path):
     table(tmp_path, "a.png,2,0", header=HEADER)
     with pytest.raises(OwnDataError) as error:
         read_site(tmp_path, AGREED)
-    assert "a.png" not in error.value.told and "data.findings" in error.value.told
+    assert "a.png" not in error.value.for_server and "data.findings" in error.value.for_server
 
 
 @pytest.mark.parametrize(("changes", "rule"), [

@@ -279,5 +279,5 @@ def test_the_server_is_told_the_rule_and_no_name_of_a_file(tmp_path):
     error = OwnDataError("north", list_own(tmp_path, CLASSES).faults)
     assert "Smith_John.png: no such file" in str(error)
     assert "(and 1 more; `fedapp check` lists them)" in str(error)
-    assert "Smith" not in error.told and "Miller" not in error.told
-    assert Kind.FILE.value in error.told and "'north'" in error.told
+    assert "Smith" not in error.for_server and "Miller" not in error.for_server
+    assert Kind.FILE.value in error.for_server and "'north'" in error.for_server

@@ -104,7 +104,7 @@ def test_a_damaged_image_is_named_to_the_site_and_not_to_the_server(tmp_path):
         site(tmp_path)
     assert str(caught.value).startswith("site north: Smith.png: damaged or not an image: ")
     assert str(caught.value).endswith(": replace it by a whole copy or remove it")
-    assert "Smith" not in caught.value.told
+    assert "Smith" not in caught.value.for_server
 
 
 def test_a_number_that_is_no_site_here(tmp_path):

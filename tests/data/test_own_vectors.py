@@ -201,8 +201,8 @@ def test_images_and_vectors_are_not_taken_for_each_other(tmp_path):
 def test_the_server_is_told_no_id(tmp_path):
     with pytest.raises(OwnDataError) as caught:
         site(write(tmp_path, **{**SMALL, "ids": np.array(["Doe", "Doe", "a", "b"])}))
-    assert "'Doe' stands twice" in str(caught.value) and "Doe" not in caught.value.told
-    assert "its vectors are not those" in caught.value.told
+    assert "'Doe' stands twice" in str(caught.value) and "Doe" not in caught.value.for_server
+    assert "its vectors are not those" in caught.value.for_server
 
 
 # --- Parquet --------------------------------------------------------------------------------------

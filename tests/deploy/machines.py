@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedapp.core.processes import alive, descendants, end, marked
+from fedapp.core.processes import alive, descendants, terminate, with_environment_variable
 
 ROOT = Path(__file__).parents[2]
 MARK = "FEDAPP_DOCUMENT_TEST"
@@ -137,7 +137,11 @@ def machines(
     finally:
         started = {p.pid for machine in made.values() for p in machine.running.values()}
         # nginx writes its title over its environment.
-        end(lambda: alive(started | marked(MARK, str(folder)) | descendants(started)))
+        terminate(
+            lambda: alive(
+                started | with_environment_variable(MARK, str(folder)) | descendants(started)
+            )
+        )
         for machine in made.values():
             for process in machine.running.values():
                 process.wait()

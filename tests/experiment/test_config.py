@@ -269,10 +269,10 @@ def test_a_problem_is_a_value():
     given = {"rounds.nom_rounds": 3, "method.num_replaced": 9}
     with pytest.raises(ConfigError) as caught:
         load_experiment("fashion_mnist_small", given)
-    unknown, together = caught.value.found
+    unknown, together = caught.value.problems
     hint = "did you mean 'rounds.num_rounds'?"
     assert unknown == Problem(OVERRIDE, {"rounds.nom_rounds": 3}, "unknown key", hint)
-    assert together.said["method.num_replaced"] == 9
+    assert together.settings["method.num_replaced"] == 9
     assert together.rule == "num_replaced must be below helper_list_size"
 
 

@@ -43,7 +43,7 @@ def test_its_settings_name_everything_that_was_taken_out():
     for key, setting in SETTINGS.items():
         group, _, name = key.partition(".")
         if group != "method":
-            assert plain[group][name] == setting.idle, key
+            assert plain[group][name] == setting.default, key
 
 
 def test_what_was_taken_out_moves_no_digest():
@@ -85,7 +85,7 @@ def test_with_epsilon_it_does_not(run: Path):
 
 @pytest.mark.parametrize("key", SETTINGS)
 def test_what_was_taken_out_is_refused_by_name_where_it_says_anything(run: Path, key: str):
-    idle, instead = SETTINGS[key].idle, SETTINGS[key].instead
+    idle, instead = SETTINGS[key].default, SETTINGS[key].instead
     for value in (idle, "other"):
         with pytest.raises(ConfigError) as told:
             load_experiment("digits_demo", {key: value})

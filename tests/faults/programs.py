@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedapp.core import processes
-from fedapp.core.processes import alive, marked, read
+from fedapp.core.processes import alive, read_proc, with_environment_variable
 from tests.deployment import started
 
 MARK = "FEDAPP_FAULTS_PROGRAM"
@@ -51,8 +51,8 @@ class Program:
 
     def pids(self, word: str = "") -> set[int]:
         """Return its living processes whose command line holds `word`."""
-        found = alive(marked(MARK, str(self.folder)))
-        return {pid for pid in found if word.encode() in read(pid, "cmdline")}
+        found = alive(with_environment_variable(MARK, str(self.folder)))
+        return {pid for pid in found if word.encode() in read_proc(pid, "cmdline")}
 
     def signal(self, number: int, word: str = "") -> set[int]:
         """Send a signal to its processes with `word` in their command line; return them."""
@@ -76,7 +76,7 @@ class Program:
         """Ask it to end, then see to it that nothing of it is left."""
         self._give_up()
         self.signal(signal.SIGCONT)
-        processes.end(self.pids)
+        processes.terminate(self.pids)
         self._collect()
 
     def _launch(self) -> None:

@@ -31,7 +31,13 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from fedapp.core.processes import alive, descendants, marked, read, signals_as_exit
+from fedapp.core.processes import (
+    alive,
+    descendants,
+    read_proc,
+    signals_as_exit,
+    with_environment_variable,
+)
 from fedapp.data.published import read_digits
 from fedapp.experiment.config import load_experiment
 from fedapp.tools.deploy.compose_local import APP, MARK, Services, federation, read_compose
@@ -125,10 +131,14 @@ class Soak:
 
     def processes(self, name: str, word: str = "") -> set[int]:
         """Return the living processes of a service whose command line holds a word."""
-        ours = {pid for pid in marked(MARK, str(self.folder)) if _cwd(pid) == self.folder / name}
+        ours = {
+            pid
+            for pid in with_environment_variable(MARK, str(self.folder))
+            if _cwd(pid) == self.folder / name
+        }
         ours.add(self.made.start(name).pid)  # nginx writes its title over its environment
         ours = alive(ours | descendants(ours))
-        return {pid for pid in ours if word.encode() in read(pid, "cmdline")}
+        return {pid for pid in ours if word.encode() in read_proc(pid, "cmdline")}
 
     def kill(self, name: str, word: str = "") -> int:
         """Kill a service's processes, all at once; return how many there were."""

@@ -35,8 +35,10 @@ class Copy:
     def left_processes(self) -> dict[int, str]:
         """Processes of runs of this copy, which all carry its mark, and their command lines."""
         return {
-            pid: processes.read(pid, "cmdline").replace(b"\0", b" ").decode()
-            for pid in processes.marked(flower_local.MARK, str(self.app / ".flwr"))
+            pid: processes.read_proc(pid, "cmdline").replace(b"\0", b" ").decode()
+            for pid in processes.with_environment_variable(
+                flower_local.MARK, str(self.app / ".flwr")
+            )
         }
 
     def files(self) -> set[Path]:

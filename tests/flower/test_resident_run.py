@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.core.processes import pids, read
+from fedapp.core.processes import all_pids, read_proc
 from fedapp.experiment.config import load_experiment
 from tests.deployment import BIN, deployment
 from tests.flower.grids import preset
@@ -27,8 +27,8 @@ READY = re.compile(r"resident worker (\d+) is ready")
 def workers(folder):
     """Processes whose sockets lie in this folder: pidfd by pid."""
     found = {}
-    for pid in pids():
-        line = read(pid, "cmdline")
+    for pid in all_pids():
+        line = read_proc(pid, "cmdline")
         if b"client_app.resident.worker" in line and str(folder).encode() in line:
             found[pid] = os.pidfd_open(pid)
     return found

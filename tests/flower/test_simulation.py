@@ -173,7 +173,7 @@ def test_killed_actors_end_the_run_with_a_reason_and_it_can_go_on(copy, tmp_path
     def kill(line, pid):
         if line.startswith("round") and not killed:
             tree = sorted(processes.descendants({pid}))
-            ours = [p for p in tree if processes.read(p, "cmdline").startswith(b"ray::Client")]
+            ours = [p for p in tree if processes.read_proc(p, "cmdline").startswith(b"ray::Client")]
             killed.extend(ours[:victims])
             for victim in killed:
                 os.kill(victim, signal.SIGKILL)

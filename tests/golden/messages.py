@@ -78,7 +78,7 @@ def of_each_kind(_: Path) -> str:
     origin, come = sent["Origin"], Incoming(sent["Refusal"], {"a" * 64: b"content"})
     for name, records in {
         "a request": flower_records.write_request(origin, sent["Hello"], come.payloads),
-        "tasks": flower_records.pack_lot(origin, [b"one", b"two"]),
+        "tasks": flower_records.pack_tasks(origin, [b"one", b"two"]),
         "an answer": flower_records.write_answer(come),
         "answers": flower_records.write_answers([come, come]),
     }.items():

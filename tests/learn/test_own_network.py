@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedapp.core.errors import ConfigError
-from fedapp.core.plugins import function_of, give
+from fedapp.core.plugins import load_function, register_function
 from fedapp.learn.networks import build_model, network_class, network_settings
 from fedapp.learn.networks._own import SequentialNetwork, ends_in_head
 
@@ -122,7 +122,7 @@ def test_a_row_answers_as_the_row_does():
 
 
 def test_a_rows_parameters_are_settings():
-    network = build_model(network_settings(give(row), {"units": 9}), (4,), 3)
+    network = build_model(network_settings(register_function(row), {"units": 9}), (4,), 3)
     assert (network.features, network.head.out_features) == (9, 3)
 
 
@@ -138,7 +138,7 @@ def test_a_head_alone_is_a_row_too():
 ])  # fmt: skip
 def test_what_cannot_be_cut_is_refused_in_a_line(function, says):
     with pytest.raises(ConfigError, match=says) as error:
-        build_model(network_settings(give(function), {}), (4,), 3)
+        build_model(network_settings(register_function(function), {}), (4,), 3)
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -147,13 +147,13 @@ def test_a_function_that_was_given_is_found_and_the_last_one_counts():
         """Nobody could import it."""
 
     first = nested
-    name = give(first)
-    assert function_of(name) is first
+    name = register_function(first)
+    assert load_function(name) is first
 
     def nested():
         """Of the same name."""
 
-    assert give(nested) == name and function_of(name) is nested
+    assert register_function(nested) == name and load_function(name) is nested
     for wrong in (3, lambda: None, nn.Linear):
         with pytest.raises(ConfigError, match="write it with `def`"):
-            give(wrong)
+            register_function(wrong)

@@ -19,8 +19,8 @@ def never():
     Score(torch.rand(3, 2), None, usable=False),
 ])  # fmt: skip
 def test_a_score_comes_back_exactly(tmp_path, score):
-    score_cache(3, 2, tmp_path / "scores").found(KEY.name, lambda: score)
-    again = score_cache(3, 2, tmp_path / "scores").found(KEY.name, never)
+    score_cache(3, 2, tmp_path / "scores").get_or_make(KEY.name, lambda: score)
+    again = score_cache(3, 2, tmp_path / "scores").get_or_make(KEY.name, never)
     assert torch.equal(again.probabilities, score.probabilities)
     assert (again.accuracy, again.usable) == (score.accuracy, score.usable)
 

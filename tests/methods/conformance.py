@@ -140,7 +140,7 @@ class Exchange:
     @property
     def reply(self) -> Reply:
         assert isinstance(self.incoming.answer, Reply), self.incoming.answer
-        return self.incoming.answer.spelled_out()
+        return self.incoming.answer.with_repeats()
 
     @property
     def upload(self) -> dict[str, Tensor]:

@@ -167,12 +167,12 @@ def test_sums_say_what_all_counts_say() -> None:
 
 def test_facts_of_all() -> None:
     from fedapp.methods._summed import facts_of
-    from fedapp.protocol.messages import EVERYBODY, SiteFacts
+    from fedapp.protocol.messages import ALL_SITES, SiteFacts
 
     like = SiteFacts(3, (1, 2, 2), ("a", "b"), 0, 0, 0, 0, "0" * 64, name="north")
-    found = facts_of(like, EVERYBODY, Added(counts={"labelled": 5, "test": 2}))
-    assert found == replace(like, site=EVERYBODY, name="", labelled=5, test=2)
-    assert found.called == "all sites together"
+    found = facts_of(like, ALL_SITES, Added(counts={"labelled": 5, "test": 2}))
+    assert found == replace(like, site=ALL_SITES, name="", labelled=5, test=2)
+    assert found.display_name == "all sites together"
 
 
 def test_findings_have_places_for_two_classes_each_and_an_even_guess_of_two() -> None:

@@ -96,9 +96,10 @@ def test_releases_beside_steps_get_half_of_epsilon_and_alone_all_of_it():
     """All of it together is what was set, and hardly less."""
     privacy = PrivacySettings(epsilon=3.0)
     both = Protection(privacy, Plan(releases=2, steps=10, rate=0.1, trainings=(10,)))
-    alone = epsilon_spent(both.released, privacy.delta, Plan(releases=2))
+    alone = epsilon_spent(both.release_multiplier, privacy.delta, Plan(releases=2))
     assert alone == pytest.approx(1.5, rel=1e-6)
-    assert 2.9 < both.spent <= 3.0
-    assert both.stepped > noise_multiplier(3.0, privacy.delta, Plan(0, 10, 0.1, (10,)))
+    assert 2.9 < both.epsilon <= 3.0
+    assert both.step_multiplier > noise_multiplier(3.0, privacy.delta, Plan(0, 10, 0.1, (10,)))
     only = Protection(privacy, Plan(releases=2))
-    assert epsilon_spent(only.released, privacy.delta, Plan(releases=2)) == pytest.approx(3.0)
+    spent = epsilon_spent(only.release_multiplier, privacy.delta, Plan(releases=2))
+    assert spent == pytest.approx(3.0)

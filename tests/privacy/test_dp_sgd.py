@@ -10,7 +10,7 @@ from torch import nn
 
 from fedapp.core.errors import ConfigError
 from fedapp.learn.networks.resnet9 import ResNet9
-from fedapp.privacy.dp_sgd import NoisySteps
+from fedapp.privacy.dp_sgd import DPSGD
 
 IMAGES = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 LABELS = torch.arange(24) % 3
@@ -21,7 +21,7 @@ def network(norm: str = "group") -> ResNet9:
     return ResNet9(1, 3, 2, 0.0, norm)
 
 
-def steps(key: bytes = b"k", **changes) -> NoisySteps:
+def steps(key: bytes = b"k", **changes) -> DPSGD:
     def secret(what: bytes) -> bytes:
         return hashlib.sha256(key + what).digest()
 
@@ -29,7 +29,7 @@ def steps(key: bytes = b"k", **changes) -> NoisySteps:
         "count": 1, "rate": 1.0, "clip": 1e6, "multiplier": 0.0, "learning_rate": 0.1,
         "momentum": 0.0, "weight_decay": 0.0, "secret": secret,
     }  # fmt: skip
-    return NoisySteps(**{**given, **changes})
+    return DPSGD(**{**given, **changes})
 
 
 def moved(model: nn.Module, before: nn.Module) -> torch.Tensor:

@@ -8,13 +8,13 @@ import pytest
 from scipy.stats import chisquare, kstest
 
 from fedapp.privacy.noise import (
-    LARGEST_SIGMA,
-    LEAST_SIGMA,
+    MAX_SIGMA,
+    MIN_SHARE_SIGMA,
     discrete_gaussian,
-    honest,
-    lost_allowed,
-    share,
-    shares_differ,
+    draw_noise_share,
+    honest_members,
+    max_lost_members,
+    shares_divergence,
 )
 
 KEY = b"k" * 32
@@ -52,7 +52,7 @@ def test_every_number_comes_as_often_as_it_should(sigma):
     assert chisquare(seen, p * seen.sum()).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("sigma", [1.0, 3.3, 1000.5, 2.0**24, 2.0**40, LARGEST_SIGMA])
+@pytest.mark.parametrize("sigma", [1.0, 3.3, 1000.5, 2.0**24, 2.0**40, MAX_SIGMA])
 def test_moments(sigma):
     """Mean 0, and the variance of the definition; above some steps sigma^2. 5 sigma each."""
     count = 100_000
@@ -63,7 +63,7 @@ def test_moments(sigma):
     assert abs(drawn.var() / variance - 1) < 5 * math.sqrt(2 / count)
 
 
-@pytest.mark.parametrize("sigma", [2.0**20, 2.0**40, LARGEST_SIGMA])
+@pytest.mark.parametrize("sigma", [2.0**20, 2.0**40, MAX_SIGMA])
 def test_wide_noise_is_the_normal_distribution_rounded(sigma):
     """Kolmogorov and Smirnov; a false alarm in 1e6 keys. And no bit of a number is fixed."""
     drawn = discrete_gaussian(KEY, 100_000, sigma)
@@ -85,8 +85,8 @@ def test_the_extremes():
     assert not discrete_gaussian(KEY, 100, 0.0).any()
     assert not discrete_gaussian(KEY, 100, 0.01).any()  # the next number has weight e^-5000
     assert discrete_gaussian(KEY, 0, 3.0).shape == (0,)
-    assert discrete_gaussian(KEY, 5, LARGEST_SIGMA).dtype == np.int64
-    for wrong in (-1.0, 2 * LARGEST_SIGMA, math.nan, math.inf):
+    assert discrete_gaussian(KEY, 5, MAX_SIGMA).dtype == np.int64
+    for wrong in (-1.0, 2 * MAX_SIGMA, math.nan, math.inf):
         with pytest.raises(ValueError, match="sigma"):
             discrete_gaussian(KEY, 1, wrong)
 
@@ -97,41 +97,48 @@ def test_a_sum_of_shares_is_one_discrete_gaussian_by_enumeration():
     both, (_, one) = np.convolve(p, p), probabilities(math.sqrt(2), 80)
     middle = slice(60, 101)  # beyond 20 the tails that were cut off begin to count
     worst = np.abs(np.log(both[middle] / one[middle])).max()
-    assert worst <= shares_differ(1.0, 2) == pytest.approx(10 * math.exp(-(math.pi**2)))
-    assert shares_differ(1.0, 1) == 0  # one share is itself
-    assert shares_differ(9.0, 1000) == 0  # e^-799 and less a term
-    assert shares_differ(0.5, 3) > shares_differ(0.5, 2) > 1e-1
+    assert worst <= shares_divergence(1.0, 2) == pytest.approx(10 * math.exp(-(math.pi**2)))
+    assert shares_divergence(1.0, 1) == 0  # one share is itself
+    assert shares_divergence(9.0, 1000) == 0  # e^-799 and less a term
+    assert shares_divergence(0.5, 3) > shares_divergence(0.5, 2) > 1e-1
 
 
 def test_the_sum_has_the_accounts_noise_though_sites_are_lost_and_one_tells_its_own():
     """Of seven sites two are lost; of the other five one is in league, and takes its noise off."""
     members, multiplier, sensitivity, step = 7, 1.5, 2.0, 2.0**-30
     count = 40_000
-    makers = honest(members, colluding=1)
-    assert (lost_allowed(members), makers) == (2, 4)
+    makers = honest_members(members, colluding=1)
+    assert (max_lost_members(members), makers) == (2, 4)
     shares = [
-        share(bytes([k]) * 32, count, sensitivity, multiplier, step, makers) for k in range(makers)
+        draw_noise_share(bytes([k]) * 32, count, sensitivity, multiplier, step, makers)
+        for k in range(makers)
     ]
     total = np.sum(shares, axis=0) * step
     assert abs(total.var() / 3.0**2 - 1) < 5 * math.sqrt(2 / count)  # 5 sigma
-    alone = share(KEY, count, sensitivity, multiplier, step) * step
+    alone = draw_noise_share(KEY, count, sensitivity, multiplier, step) * step
     assert abs(alone.var() / 3.0**2 - 1) < 5 * math.sqrt(2 / count)
-    assert [lost_allowed(n) for n in (1, 2, 3, 10, 100)] == [0, 0, 1, 3, 33]
+    assert [max_lost_members(n) for n in (1, 2, 3, 10, 100)] == [0, 0, 1, 3, 33]
 
 
 def test_how_many_sites_make_the_noise_by_hand():
-    assert [honest(n, 1) for n in (3, 4, 7, 12, 100)] == [1, 2, 4, 7, 66]
-    assert [honest(12, c) for c in (2, 3, 7, 8, 50)] == [6, 5, 1, 1, 1]  # never less than one
+    assert [honest_members(n, 1) for n in (3, 4, 7, 12, 100)] == [1, 2, 4, 7, 66]
+    assert [honest_members(12, c) for c in (2, 3, 7, 8, 50)] == [
+        6,
+        5,
+        1,
+        1,
+        1,
+    ]  # never less than one
 
 
 def test_rounding_to_whole_steps_is_in_the_sensitivity():
     """With steps as wide as the noise the rounding of 10,000 numbers would count 100 steps."""
-    fine = share(KEY, 10_000, 1.0, 1.0, 2.0**-30) * 2.0**-30
-    coarse = share(KEY, 10_000, 2.0**-20, LEAST_SIGMA / 2**4, 2.0**-20)
+    fine = draw_noise_share(KEY, 10_000, 1.0, 1.0, 2.0**-30) * 2.0**-30
+    coarse = draw_noise_share(KEY, 10_000, 2.0**-20, MIN_SHARE_SIGMA / 2**4, 2.0**-20)
     assert statistics.pstdev(fine.tolist()) == pytest.approx(1.0, rel=0.05)
-    assert coarse.std() == pytest.approx(101 * LEAST_SIGMA / 2**4, rel=0.05)
+    assert coarse.std() == pytest.approx(101 * MIN_SHARE_SIGMA / 2**4, rel=0.05)
 
 
 def test_too_wide_a_step_is_refused():
     with pytest.raises(ValueError, match="steps"):
-        share(KEY, 10, 1.0, 1.0, 2.0**-8)
+        draw_noise_share(KEY, 10, 1.0, 1.0, 2.0**-8)

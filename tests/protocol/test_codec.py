@@ -12,10 +12,10 @@ from fedapp.core.errors import ProtocolError
 from fedapp.protocol.codec import (
     MAX_BYTES,
     MAX_CONTAINERS,
+    as_received,
     decode_answer,
     decode_origin,
     decode_request,
-    delivered,
     encode,
 )
 from fedapp.protocol.messages import ANSWERS as NAMES
@@ -32,7 +32,7 @@ from fedapp.protocol.messages import (
     ScoredRef,
     SiteFacts,
     Task,
-    each_once,
+    without_repeats,
 )
 
 D = "ab" * 32
@@ -69,7 +69,7 @@ def test_requests_come_back_equal():
 @pytest.mark.parametrize("message", [TASK, *ANSWERS], ids=lambda m: type(m).__name__)
 def test_without_a_wire_a_message_arrives_as_by_wire(message):
     head = encode(message)
-    arrived = delivered(message, head)
+    arrived = as_received(message, head)
     assert arrived is not message
     assert arrived == (decode_request if message is TASK else decode_answer)(head)
 
@@ -87,7 +87,7 @@ def test_what_a_reader_refuses_is_refused_without_a_wire_too(message):
     with pytest.raises(ProtocolError) as by_wire:
         decode_answer(head)
     with pytest.raises(ProtocolError) as here:
-        delivered(message, head)
+        as_received(message, head)
     assert str(here.value) == str(by_wire.value)
 
 
@@ -163,12 +163,12 @@ def test_the_largest_honest_answer_fits():
 
 def test_an_evaluation_of_two_names_travels_once():
     both = {"test_common": RESULT, "test": RESULT, "val": replace(RESULT)}
-    once, equal = each_once(both)
+    once, equal = without_repeats(both)
     assert list(once) == ["test_common", "val"] and equal == {"test": "test_common"}
     sent = replace(REPLY, evaluations=once, equal=equal)
     got = decode_answer(encode(sent))
     assert got == sent
-    assert got.spelled_out() == replace(REPLY, evaluations=both)
+    assert got.with_repeats() == replace(REPLY, evaluations=both)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -91,7 +91,7 @@ TASK = b'{"schema":1}'
 
 def lot(**changes):
     """Records of several tasks, some of their heads others."""
-    records = flower_records.pack_lot(ORIGIN, [TASK])
+    records = flower_records.pack_tasks(ORIGIN, [TASK])
     records["heads"] = ConfigRecord({**records["heads"], **changes})
     return records
 
@@ -102,12 +102,12 @@ def lot(**changes):
     (lot(messages=TASK), "bytes and a list of bytes"),
     (lot(origin="text"), "bytes and a list of bytes"),
     (lot(messages=["text"]), "1 messages in one; at most 65536, all bytes"),
-    (lot(messages=[b""] * (flower_records.MAX_TOGETHER + 1)), "65537 messages in one"),
+    (lot(messages=[b""] * (flower_records.MAX_BATCH + 1)), "65537 messages in one"),
     (lot(), "exactly schema, kind and body"),
 ])  # fmt: skip
 def test_several_tasks_that_are_not_exactly_right_are_refused(records, says):
     with pytest.raises(ProtocolError, match=says):
-        flower_records.read_lot(records)
+        flower_records.read_tasks(records)
 
 
 def test_several_answers_come_back_in_their_order():

@@ -108,13 +108,13 @@ def test_what_is_known_to_be_whole_takes_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site on the server's pool never removes anything: its store would grow with rounds."""
-    monkeypatch.setattr(store, "MOST_PROVED", 3)
+    monkeypatch.setattr(store, "MAX_VERIFIED", 3)
     models = ModelStore(tmp_path, memory_bytes=0)
     digests = [models.put(b"%d" % number) for number in range(5)]
-    assert models.proved(digests[0])  # read once more, and now the last
+    assert models.verify(digests[0])  # read once more, and now the last
     assert list(models._proved) == [digests[3], digests[4], digests[0]]
     os.utime(file_of(tmp_path, digests[3]), (0, 0))
-    assert models.proved(digests[3])  # its times have changed: read, and the last again
+    assert models.verify(digests[3])  # its times have changed: read, and the last again
     assert list(models._proved) == [digests[4], digests[0], digests[3]]
 
 
@@ -522,7 +522,7 @@ def test_durable_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [name.endswith(".tmp") for name in synced] == [False, True, False]
     assert [synced[0], synced[2]] == [str(tmp_path), str(tmp_path / other[:2])]
     synced.clear()
-    models.settle([digest, other, "0" * 64])  # the last is not here: nothing to bring to the disk
+    models.sync([digest, other, "0" * 64])  # the last is not here: nothing to bring to the disk
     files = [str(file_of(tmp_path, each)) for each in sorted((digest, other))]
     assert synced == [*files, *(str(Path(name).parent) for name in files)]
 
@@ -543,13 +543,13 @@ def test_a_content_is_read_once_to_prove_it(tmp_path: Path, reads: list[Path]) -
     digest = ModelStore(tmp_path).put(b"model")
     models = ModelStore(tmp_path, memory_bytes=0)
     for _ in range(3):
-        assert models.proved(digest)
+        assert models.verify(digest)
     assert reads == [file_of(tmp_path, digest)]
 
 
 def test_what_this_process_wrote_needs_no_proof(tmp_path: Path, reads: list[Path]) -> None:
     models = ModelStore(tmp_path, memory_bytes=0)
-    assert models.proved(models.put(b"model"))
+    assert models.verify(models.put(b"model"))
     assert reads == []
 
 
@@ -557,7 +557,7 @@ def test_what_this_process_wrote_needs_no_proof(tmp_path: Path, reads: list[Path
 def test_a_file_that_was_changed_is_proved_again(tmp_path: Path, how: str) -> None:
     models = ModelStore(tmp_path, memory_bytes=0)
     path = file_of(tmp_path, digest := models.put(b"model"))
-    models.proved(digest)
+    models.verify(digest)
     before = path.stat()
     time.sleep(0.02)  # a file's times go by the kernel's ticks
     if how == "another file":
@@ -569,13 +569,13 @@ def test_a_file_that_was_changed_is_proved_again(tmp_path: Path, how: str) -> No
     if how == "in place, time set back":
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(StoreError, match="damaged"):
-        models.proved(digest)
+        models.verify(digest)
     assert not models.has(digest)
 
 
 def test_nothing_is_proved_of_what_is_absent_or_was_removed(tmp_path: Path) -> None:
     models = ModelStore(tmp_path)
-    assert not models.proved(digest_of(b"x"))
+    assert not models.verify(digest_of(b"x"))
     digest = models.put(b"x")
     models.keep_only(())
-    assert not models.proved(digest)
+    assert not models.verify(digest)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.core.processes import read
+from fedapp.core.processes import read_proc
 from fedapp.site.record import Record
 from fedapp.tools.node.app_bundle import read_app
 from fedapp.tools.node.approvals import Approvals
@@ -195,4 +195,6 @@ def test_a_site_with_the_node_of_the_day_before_is_in_a_run_of_today(tmp_path):
         app = read_app(ROOT)
         Approvals(here.folder / "keys/sites/north").decide(app.hash, app.title, "approved")
         here.submit("whole", rounds__num_rounds=1).finished()
-        assert str(old) in "".join(read(pid, "environ").decode() for pid in here.nodes[0].pids())
+        assert str(old) in "".join(
+            read_proc(pid, "environ").decode() for pid in here.nodes[0].pids()
+        )

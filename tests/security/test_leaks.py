@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from fedapp.core.errors import ConfigError, DataError, ImageError, StoreError, told
+from fedapp.core.errors import ConfigError, DataError, ImageError, StoreError, message_for_server
 from fedapp.core.progress import Progress
 from fedapp.data.folder import decode
 from fedapp.experiment.resume import open_run
@@ -132,10 +132,11 @@ def test_an_image_that_cannot_be_used_is_named_at_the_site_only(tmp_path):
     with pytest.raises(ImageError, match="jane-doe") as caught:
         decode(file, 0)
     assert (
-        told(caught.value) == "one of the site's images cannot be used; the site's own log names it"
+        message_for_server(caught.value)
+        == "one of the site's images cannot be used; the site's own log names it"
     )
-    assert "jane" not in told(ValueError("jane-doe.png"))
-    assert told(ConfigError("seed = x:\n\x1b[2J wrong")) == "seed = x:  [2J wrong"
+    assert "jane" not in message_for_server(ValueError("jane-doe.png"))
+    assert message_for_server(ConfigError("seed = x:\n\x1b[2J wrong")) == "seed = x:  [2J wrong"
 
 
 @pytest.mark.parametrize(("error", "what_is_told"), [
@@ -153,4 +154,4 @@ def test_an_image_that_cannot_be_used_is_named_at_the_site_only(tmp_path):
      "conf/digits.yaml, line 3; docs/OWN_DATA.md and/or https://flower.ai/docs, 1/2"),
 ])  # fmt: skip
 def test_no_path_of_a_sites_disk_is_told(error, what_is_told):
-    assert told(error) == what_is_told
+    assert message_for_server(error) == what_is_told

@@ -21,7 +21,7 @@ from scipy.stats import beta
 
 from fedapp.core.settings import PrivacySettings
 from fedapp.privacy.accountant import Plan, Protection, epsilon_spent
-from fedapp.privacy.noise import honest, lost_allowed, share
+from fedapp.privacy.noise import draw_noise_share, honest_members, max_lost_members
 from fedapp.protocol.messages import ModelRef, SumStep, Task
 from fedapp.protocol.secure_aggregation.context import SumContext
 from fedapp.site.privacy_budget import Releases
@@ -56,7 +56,7 @@ def now(tmp_path, release: int, site: int) -> np.ndarray:
     for attempt in (1, 2):
         step = SumStep(0, "add", attempt, tuple(range(MEMBERS)))
         task = Task(site, 0, "train", ModelRef(site, 0, "0" * 64), sum=step)
-        key = SumContext("run", "identity", "settings", 0, 0, attempt).bound("noise", "cohort")
+        key = SumContext("run", "identity", "settings", 0, 0, attempt).bind("noise", "cohort")
         found.append(row_noise(task, key, MEMBERS, place, context, method, releases))
     assert releases.made() == 1 and (found[0] != found[1]).all()
     return found[1] * STEP
@@ -65,14 +65,22 @@ def now(tmp_path, release: int, site: int) -> np.ndarray:
 def before(release: int, site: int) -> np.ndarray:
     """A site's noise by the earlier rule: keyed by its numbers and how many members there are."""
     key = hashlib.sha256(secret(release, site) + b"means, digest of the numbers, 20").digest()
-    return share(key, NUMBERS, SENSITIVITY, 1 / MU, STEP, MEMBERS - lost_allowed(MEMBERS)) * STEP
+    return (
+        draw_noise_share(
+            key, NUMBERS, SENSITIVITY, 1 / MU, STEP, MEMBERS - max_lost_members(MEMBERS)
+        )
+        * STEP
+    )
 
 
 def seen_now(release: int, there: bool, multiplier: float) -> float:
     """What an opened sum tells of the canary, as a number of standard deviations of its noise."""
-    makers = honest(MEMBERS, COLLUDING)
+    makers = honest_members(MEMBERS, COLLUDING)
     keys = (secret(release, site) for site in range(makers))
-    noise = sum(share(key, NUMBERS, SENSITIVITY, multiplier, STEP, makers) for key in keys) * STEP
+    noise = (
+        sum(draw_noise_share(key, NUMBERS, SENSITIVITY, multiplier, STEP, makers) for key in keys)
+        * STEP
+    )
     return float((there * CANARY + noise) @ CANARY)
 
 
@@ -97,8 +105,8 @@ def test_the_noise_that_leaves_is_that_which_is_audited(tmp_path):
     120 draws of the standard deviation: it is off by a fifth with a chance below 0.2 %.
     """
     found = np.concatenate([now(tmp_path, release, 0) for release in range(30)])
-    makers = MEMBERS - lost_allowed(MEMBERS) - COLLUDING
-    assert makers == honest(MEMBERS, COLLUDING) == 11
+    makers = MEMBERS - max_lost_members(MEMBERS) - COLLUDING
+    assert makers == honest_members(MEMBERS, COLLUDING) == 11
     assert found.std() == pytest.approx(SENSITIVITY / MU / math.sqrt(makers), rel=0.2)
 
 
@@ -106,7 +114,7 @@ def test_what_a_lying_server_tells_of_a_canary_is_within_the_claim():
     trials = 1500
     multiplier = Protection(
         PrivacySettings(sums="masked", epsilon=EPSILON, delta=DELTA), Plan(releases=1)
-    ).released
+    ).release_multiplier
     assert 1 / multiplier == pytest.approx(MU, abs=1e-3)
     inside, outside = (
         np.array([seen_now(2 * k + there, bool(there), multiplier) for k in range(trials)])
@@ -128,5 +136,5 @@ def test_the_same_audit_finds_the_earlier_rule_out():
         for there in (1, 0)
     )
     assert least_epsilon(inside, outside, 1.15) > EPSILON
-    mu = MU * math.sqrt(MEMBERS - lost_allowed(MEMBERS))
+    mu = MU * math.sqrt(MEMBERS - max_lost_members(MEMBERS))
     assert epsilon_spent(1 / mu, DELTA, Plan(releases=1)) == pytest.approx(14.5, abs=0.2)

@@ -16,9 +16,9 @@ from fedapp.core.errors import ProtocolError
 from fedapp.protocol.messages import ModelRef, SumStep, Task
 from fedapp.protocol.secure_aggregation.context import SumContext
 from fedapp.protocol.secure_aggregation.neighbour_graph import quorum
-from fedapp.protocol.secure_aggregation.server_session import by_receiver
+from fedapp.protocol.secure_aggregation.server_session import boxes_by_receiver
 from fedapp.protocol.secure_aggregation.simulated_keys import simulated_agreed, simulated_signer
-from fedapp.protocol.secure_aggregation.site_session import all_announced
+from fedapp.protocol.secure_aggregation.site_session import announcements_digest
 from fedapp.site.masked_sums import Membership, Summing
 from tests.security.masked_model import Announced, Cohort, Model, State
 
@@ -165,7 +165,7 @@ class Walk:
             known = [self.announced.get((where, j)) for j in members]
             keys = tuple(one for one in known if one is not None)
             step = replace(
-                step, members=members, announced=all_announced(self.context(where), keys)
+                step, members=members, announced=announcements_digest(self.context(where), keys)
             )
             if stage != "confirm":
                 step = replace(step, announcements=keys)
@@ -181,7 +181,7 @@ class Walk:
                 ]
                 step = replace(
                     step,
-                    sealed=by_receiver(boxes).get(k, ()),
+                    sealed=boxes_by_receiver(boxes).get(k, ()),
                     confirmations=tuple(one for one in said if one is not None),
                 )
         task = Task(k, where.sum, "train", ModelRef(k, 0, "0" * 64), sum=step)

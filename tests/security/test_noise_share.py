@@ -13,7 +13,7 @@ from fedapp.methods.closed_form import _server
 from fedapp.methods.closed_form._protected import SENSITIVITY
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.privacy.accountant import Plan, Protection
-from fedapp.privacy.noise import honest
+from fedapp.privacy.noise import honest_members
 from fedapp.protocol.messages import ModelRef, SumStep, Task
 from fedapp.protocol.secure_aggregation.fixed_point import from_words, to_words
 from fedapp.simulation.loopback import run_loopback
@@ -53,7 +53,7 @@ def test_sites_that_add_different_shares_by_hand() -> None:
 @pytest.mark.parametrize("count", [3, 4, 7, 20, 100])
 def test_where_all_count_upon_all_and_none_is_lost_it_is_what_it_was(count) -> None:
     found = read([noise_share(count, ONE)] * count)
-    assert found == pytest.approx(count / honest(count, 1), abs=count * 2.0**-31)
+    assert found == pytest.approx(count / honest_members(count, 1), abs=count * 2.0**-31)
 
 
 def test_lost_sites_take_their_noise_along() -> None:
@@ -79,7 +79,7 @@ def test_what_sites_say_is_what_they_add(tmp_path) -> None:
         releases = Releases(tmp_path / str(site), b"%d" % site * 32)
         total += row_noise(task, b"cohort", counted, layout, ONE, method, releases) * STEP
         shares.append(noise_share(counted, ONE))
-    variance = ONE.protection.released**2 * read(shares)
+    variance = ONE.protection.release_multiplier**2 * read(shares)
     assert total.var() == pytest.approx(variance, rel=5 * np.sqrt(2 / NUMBERS))
 
 
@@ -117,5 +117,5 @@ def test_a_run_solves_with_the_noise_that_its_sites_added(
     )  # fmt: skip
     made = experiment(runtime__out=str(tmp_path))
     run_loopback(made)
-    unit = made.protection.released * SENSITIVITY
+    unit = made.protection.release_multiplier * SENSITIVITY
     assert [(noise / unit) ** 2 for noise in seen] == pytest.approx([variance], abs=1e-7)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.core.errors import DataError, FedAppError, ImageError, Withheld, told
+from fedapp.core.errors import DataError, FedAppError, ImageError, WithheldError, message_for_server
 from fedapp.core.settings import PrivacySettings, RoundSettings, TrainSettings
 from fedapp.data.sites import Part
 from fedapp.learn.networks.mlp import MLPSettings
@@ -33,7 +33,7 @@ from fedapp.protocol.messages import (
     SumStep,
     Task,
 )
-from fedapp.protocol.secure_aggregation.fixed_point import bound, to_words
+from fedapp.protocol.secure_aggregation.fixed_point import max_number, to_words
 from fedapp.protocol.store import ModelStore
 from fedapp.site.federation import federation_of
 from fedapp.site.policy import SitePolicy
@@ -224,7 +224,7 @@ def test_whatever_goes_wrong_with_an_image_the_server_is_told_one_line(
     def fails(*_):
         raise error
 
-    monkeypatch.setattr("fedapp.privacy.dp_sgd.NoisySteps.take", fails)
+    monkeypatch.setattr("fedapp.privacy.dp_sgd.DPSGD.take", fails)
     monkeypatch.setattr(ClosedSite, "released", fails)
     for experiment, action in ((trained(), "train"), (closed("plain"), RELEASE)):
         site = opened(experiment, action)
@@ -237,7 +237,7 @@ def test_whatever_goes_wrong_with_an_image_the_server_is_told_one_line(
         )
         answer = incoming.answer
         assert isinstance(answer, Refusal) and not incoming.payloads
-        assert (answer.reason, answer.lasting) == (Withheld.told, False)
+        assert (answer.reason, answer.lasting) == (WithheldError.for_server, False)
         assert str(error) in caplog.text
 
 
@@ -273,7 +273,7 @@ def test_a_masked_row_near_its_bound_is_cut_and_never_refused():
     task = Task(
         0, 1, "train", ModelRef(0, 0, "0" * 64), sum=SumStep(0, "add", members=(0, 1, 2, 3))
     )
-    most = bound(4)
+    most = max_number(4)
     rows = [np.array([most - 0.5, 1.0, -most, x]) for x in (np.nan, np.inf)]
     rows.append(rows[0] + np.array([1.0, 0, -1.0, 0]))
     for row in rows:
@@ -296,7 +296,7 @@ def test_a_masked_step_on_weights_at_the_bound_is_answered(opened):
     site = replace(opened(experiment, "one"), summing=Unmasked())
     weights = {name: torch.zeros_like(of) for name, of in site._initial().items()}
     # The largest n w that the sum still holds; the step's size is the server's choice too.
-    most = torch.tensor(bound(4) / len(site.data.labels))
+    most = torch.tensor(max_number(4) / len(site.data.labels))
     weights["head.bias"] += torch.nextafter(most, torch.zeros(()))
     step = SumStep(0, "add", members=(0, 1, 2, 3))
     answer = asked(site, "train", 1, to_bytes(weights), sum=step).answer
@@ -344,9 +344,11 @@ class Unmasked:
 
 
 def test_where_data_cannot_be_read_a_protected_site_says_one_line(caplog):
-    with pytest.raises(Withheld) as caught, withheld(True):
+    with pytest.raises(WithheldError) as caught, withheld(True):
         raise ImageError("jane-doe.png", "is broken", "mend it")
-    assert told(caught.value) == Withheld.told and "jane-doe" in str(caught.value)
+    assert message_for_server(caught.value) == WithheldError.for_server and "jane-doe" in str(
+        caught.value
+    )
     with pytest.raises(DataError, match="of class cat"), withheld(False):
         raise DataError("one image of class cat is left")
 

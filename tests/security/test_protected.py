@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedapp.core.cache import Cache
-from fedapp.core.errors import ConfigError, StoreError, Withheld
+from fedapp.core.errors import ConfigError, StoreError, WithheldError
 from fedapp.core.progress import Progress
 from fedapp.core.settings import DataSettings, PrivacySettings, RoundSettings, TrainSettings
 from fedapp.data.sites import Part
@@ -27,7 +27,7 @@ from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.models.card import CARD
 from fedapp.privacy.accountant import noise_multiplier
-from fedapp.privacy.noise import share
+from fedapp.privacy.noise import draw_noise_share
 from fedapp.protocol.messages import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, SumStep, Task
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import Ledger
@@ -148,7 +148,7 @@ def test_a_second_look_at_other_images_is_refused(site, caplog):
         client.data.labelled[1:], client.data.labels[1:]
     ))  # fmt: skip
     refused = replace(client, data=fewer).handle(site.task(RELEASE, 1), {}).answer
-    assert isinstance(refused, Refusal) and refused.reason == Withheld.told
+    assert isinstance(refused, Refusal) and refused.reason == WithheldError.for_server
     assert "pays for 1 release" in caplog.text  # for the site alone
 
 
@@ -300,11 +300,11 @@ def test_a_patient_with_twenty_images_cannot_be_told_by_more_than_epsilon(site, 
     change = there - gone
     length = float(np.linalg.norm(change))
     assert 0.5 * SENSITIVITY < length <= SENSITIVITY + 1e-9  # and not because it hardly counts
-    z = client.experiment.protection.released
+    z = client.experiment.protection.release_multiplier
 
     def seen(row, first):
         keys = (hashlib.sha256(b"%d" % n).digest() for n in range(first, first + 500))
-        noise = (share(key, len(row), SENSITIVITY, z, STEP) * STEP for key in keys)
+        noise = (draw_noise_share(key, len(row), SENSITIVITY, z, STEP) * STEP for key in keys)
         return np.array([(row + one) @ change / length for one in noise])
 
     inside, outside = seen(there, 0), seen(gone, 500)
@@ -326,7 +326,7 @@ def test_a_trained_run_takes_the_planned_steps(tmp_path, sums):
     assert models and all(1 <= len(one) <= 2 for one in models)
     asked = [name for one in lists for name in one if ".asked-" in name]
     assert len(asked) == (sum(map(len, models)) if sums == "masked" else 0)
-    assert experiment.protection.spent <= 3.0
+    assert experiment.protection.epsilon <= 3.0
 
 
 def test_one_step_in_a_masked_sum_leaves_the_noise_to_the_shares(site):
@@ -337,7 +337,7 @@ def test_one_step_in_a_masked_sum_leaves_the_noise_to_the_shares(site):
     task = site.task("train", 1, server=site.own)
     context, _ = client.context(task)
     masked = replace(task, sum=SumStep(0, "add", 1, (0, 1, 2, 3)))
-    assert noisy_steps(task, context).multiplier == client.experiment.protection.stepped > 0
+    assert noisy_steps(task, context).multiplier == client.experiment.protection.step_multiplier > 0
     assert noisy_steps(masked, context).multiplier == 0
     allowed = client.experiment.method.image_level.sensitivity(masked, context)
     assert allowed[MODEL] == pytest.approx(0.5 * 1.0 / 0.2, rel=0.01)  # eta C / q
@@ -358,7 +358,7 @@ def test_a_site_without_labels_adds_its_share_of_the_noise(site):
     noise = row_noise(task, b"a cohort", 4, *asked)
     inside = noise[layout.places[MODEL]] * STEP
     # z eta C / q over the root of the sites of four that are left but for one in league: two.
-    sigma = client.experiment.protection.stepped * 0.5 / 0.2 / np.sqrt(2)
+    sigma = client.experiment.protection.step_multiplier * 0.5 / 0.2 / np.sqrt(2)
     assert inside.std() == pytest.approx(sigma, rel=0.02)
     assert np.count_nonzero(noise) <= len(inside)  # counts have none
     assert np.array_equal(noise, row_noise(task, b"a cohort", 4, *asked))

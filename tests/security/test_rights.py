@@ -67,7 +67,9 @@ def test_what_this_project_starts_of_flower_writes_for_its_user_alone(
         raise OSError("not started")
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    monkeypatch.setattr(flower_local, "end_own", lambda: None)  # this process has others below it
+    monkeypatch.setattr(
+        flower_local, "terminate_descendants", lambda: None
+    )  # this process has others below it
     monkeypatch.setattr(flower_local, "adopt_orphans", MagicMock())
     with pytest.raises(OSError, match="not started"):
         if starts is flower_local:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from pydantic_core import to_json
 
-from fedapp.core.disk import refused
+from fedapp.core.disk import write_error
 from fedapp.core.errors import RunError, StoreError
 from fedapp.experiment.run_folder import CHANGES_FILE, CHECKPOINT_FILE, RunFolder
 from fedapp.methods.base import MethodState
@@ -145,7 +145,7 @@ def test_a_full_disk_keeps_what_was_saved_before(run, monkeypatch):
     before = run.round(1)
 
     def full(path, data):
-        raise refused(path, OSError(errno.ENOSPC, "No space left on device"))
+        raise write_error(path, OSError(errno.ENOSPC, "No space left on device"))
 
     monkeypatch.setattr("fedapp.experiment.run_folder.append_durable", full)
     with pytest.raises(StoreError, match=r"changes\.jsonl.*No space left"):

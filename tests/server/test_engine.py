@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from fedapp.core.disk import refused, write_atomic
+from fedapp.core.disk import write_atomic, write_error
 from fedapp.core.errors import RunError, StoreError
 from fedapp.core.progress import Progress
 from fedapp.experiment.config import experiment_digest
@@ -341,7 +341,7 @@ def test_a_full_disk_ends_the_run_with_its_name_and_loses_nothing(run, monkeypat
 
     def full(path, data, *, durable):
         if path.name == "checkpoint.json" and b'"round":2' in data[:20]:
-            raise refused(path, OSError(errno.ENOSPC, "No space left on device"))
+            raise write_error(path, OSError(errno.ENOSPC, "No space left on device"))
         real(path, data, durable=durable)
 
     monkeypatch.setattr("fedapp.experiment.run_folder.write_atomic", full)

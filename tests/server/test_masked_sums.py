@@ -22,8 +22,8 @@ from fedapp.methods.base import MethodState
 from fedapp.methods.closed_form._contents import OPTIONAL
 from fedapp.methods.recommended._stack import FIT, FITTED, NUMBERS
 from fedapp.protocol.messages import (
+    ALL_SITES,
     COHORT,
-    EVERYBODY,
     MASKED,
     MODEL,
     Incoming,
@@ -32,7 +32,7 @@ from fedapp.protocol.messages import (
     SiteFacts,
     Task,
 )
-from fedapp.protocol.secure_aggregation.secret_sharing import SIZE
+from fedapp.protocol.secure_aggregation.secret_sharing import SHARE_BYTES
 from fedapp.protocol.secure_aggregation.simulated_keys import simulated_agreed
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import Ledger
@@ -59,7 +59,7 @@ OVER = {
     "runtime.device": "cpu",
     "runtime.run_name": "run",
 }
-ALL = str(EVERYBODY)
+ALL = str(ALL_SITES)
 
 
 def experiment(out, name="fedavg", sums="masked", **over):
@@ -550,7 +550,7 @@ def test_all_who_are_here_or_the_cohort_are_asked_each_for_its_own(tmp_path):
     run = Adding(tmp_path)
     run.server.cohort = frozenset(range(4))
     sent = run.phases.pool.made(to_bytes({"w": torch.ones(2)}), 1)
-    assert run.sum(server=(sent,)) and run.sum(site=EVERYBODY) and run.sum(round=2)
+    assert run.sum(server=(sent,)) and run.sum(site=ALL_SITES) and run.sum(round=2)
     numbers = [(task.round, task.sum.number) for task in run.asked]
     assert list(dict.fromkeys(numbers)) == [(1, 0), (1, 1), (2, 0)]
     kept = set()
@@ -565,7 +565,7 @@ def test_all_who_are_here_or_the_cohort_are_asked_each_for_its_own(tmp_path):
         for which in dict.fromkeys(numbers)
     ]
     assert asked == [set(range(4)), set(range(6)), set(range(4))]
-    assert run.server.facts[EVERYBODY].site == EVERYBODY
+    assert run.server.facts[ALL_SITES].site == ALL_SITES
     assert (as_single_site(run.server.facts[COHORT]).site, as_single_site(run.facts).name) == (
         0,
         "all-sites",
@@ -718,7 +718,7 @@ def test_who_opens_wrong_shares_is_named_and_the_sum_is_right(tmp_path):
     def wrong(task, incoming):
         if (task.site, task.sum.stage) != (2, "open"):
             return incoming
-        return changed(incoming, sum=with_share(incoming.answer.sum, 0, "00" * SIZE))
+        return changed(incoming, sum=with_share(incoming.answer.sum, 0, "00" * SHARE_BYTES))
 
     run = Adding(tmp_path, tamper=wrong)
     run.sum()
@@ -800,9 +800,9 @@ def test_of_a_real_run_all_files_are_on_the_disk_before_the_next_step(real, tmp_
 
 def test_in_a_ring_who_added_is_sent_what_all_others_announced_since(tmp_path, monkeypatch):
     """Each site has the keys of two neighbours; of the three others it is shown the newest ones."""
-    monkeypatch.setattr("fedapp.protocol.secure_aggregation.neighbour_graph.COMPLETE", 3)
+    monkeypatch.setattr("fedapp.protocol.secure_aggregation.neighbour_graph.MAX_COMPLETE_GRAPH", 3)
     monkeypatch.setattr(
-        "fedapp.protocol.secure_aggregation.neighbour_graph.rows", lambda members: (1, 1)
+        "fedapp.protocol.secure_aggregation.neighbour_graph.ring_parameters", lambda members: (1, 1)
     )
     run = Adding(tmp_path, tamper=silent("add", {3, 4, 5}, attempts=(1,)))
     assert run.sum(round=77)  # a number of its own: graphs are remembered

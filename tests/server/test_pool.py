@@ -167,7 +167,7 @@ def test_what_the_records_name_is_brought_to_the_disk_together_once(
     pool: ModelPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled: list[set[str]] = []
-    monkeypatch.setattr(pool.store, "settle", lambda digests: settled.append(set(digests)))
+    monkeypatch.setattr(pool.store, "sync", lambda digests: settled.append(set(digests)))
     for blob in (b"older", b"a"):  # of two versions in a round the records name the newer
         pool.upload(1, digest_of(blob), blob, 3)
     pool.made(b"mean", 3)
@@ -181,7 +181,7 @@ def test_what_a_method_names_is_brought_to_the_disk_with_the_records(
 ) -> None:
     """A site that comes late is warmed up and trains in one round; the first model is listed."""
     settled: list[set[str]] = []
-    monkeypatch.setattr(pool.store, "settle", lambda digests: settled.append(set(digests)))
+    monkeypatch.setattr(pool.store, "sync", lambda digests: settled.append(set(digests)))
     for blob in (b"listed", b"a"):
         pool.upload(1, digest_of(blob), blob, 3)
     pool.settle({digest_of(b"listed"), pool.initial.digest})

@@ -180,7 +180,7 @@ def start(toy: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def left_behind(toy: Path) -> list[str]:
     """Command lines of processes that name the toy's folder."""
-    every = ((pid, processes.read(pid, "cmdline").decode()) for pid in processes.pids())
+    every = ((pid, processes.read_proc(pid, "cmdline").decode()) for pid in processes.all_pids())
     return [line for pid, line in every if str(toy) in line and pid != os.getpid()]
 
 

@@ -83,8 +83,8 @@ def test_without_a_window_the_server_learns_which_rule_is_broken_and_no_name(tmp
         sites = federation.federation_of(wanted).dealt
         with pytest.raises(OwnDataError) as caught:
             sites.site(site)
-        assert "data.window does not say how to show them" in caught.value.told
-        assert "000." not in caught.value.told and "000." in str(caught.value)
+        assert "data.window does not say how to show them" in caught.value.for_server
+        assert "000." not in caught.value.for_server and "000." in str(caught.value)
         assert sites.site(2).labelled.shape[1:] == (1, 16, 16)
 
 

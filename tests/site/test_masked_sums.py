@@ -14,12 +14,16 @@ from fedapp.core.errors import ConfigError, ProtocolError, StoreError
 from fedapp.core.settings import PrivacySettings
 from fedapp.experiment.config import load_experiment
 from fedapp.privacy.accountant import Plan, Protection
-from fedapp.privacy.noise import honest
+from fedapp.privacy.noise import honest_members
 from fedapp.protocol.messages import ModelRef, Origin, SumStep, Task
 from fedapp.protocol.secure_aggregation.context import SumContext
 from fedapp.protocol.secure_aggregation.fixed_point import from_words
-from fedapp.protocol.secure_aggregation.server_session import announcements_for, by_receiver, unmask
-from fedapp.protocol.secure_aggregation.site_session import MaskSite, all_announced
+from fedapp.protocol.secure_aggregation.server_session import (
+    announcements_for,
+    boxes_by_receiver,
+    unmask,
+)
+from fedapp.protocol.secure_aggregation.site_session import MaskSite, announcements_digest
 from fedapp.site.mask_identity import registered, simulated
 from fedapp.site.masked_sums import Summing
 from fedapp.site.privacy_budget import Releases
@@ -79,7 +83,7 @@ class Server:
 
     def step(self, stage, members=None, **more):
         members = self.members if members is None else members
-        announced = all_announced(self.context, (self.announcements[k] for k in members))
+        announced = announcements_digest(self.context, (self.announcements[k] for k in members))
         return SumStep(self.number, stage, self.attempt, members, announced, **more)
 
     def linked(self, k, stage, members=None, **more):
@@ -104,7 +108,7 @@ class Server:
 
     def open(self, k, survivors, members=None):
         step = self.linked(
-            k, "open", members, sealed=by_receiver(self.sealed)[k], survivors=survivors,
+            k, "open", members, sealed=boxes_by_receiver(self.sealed)[k], survivors=survivors,
             confirmations=tuple(self.confirmed[j] for j in sorted(self.confirmed)),
         )  # fmt: skip
         return self.ask(k, step)
@@ -521,7 +525,8 @@ def paying(server, releases, plan, k):
         task = server.task(k, SumStep(server.number, "add", server.attempt))
         return row_noise(task, key, counted, layout, site, method, releases[k])
 
-    return noise, site.protection.released / np.sqrt(honest(len(server.members), 1))
+    honest = honest_members(len(server.members), 1)
+    return noise, site.protection.release_multiplier / np.sqrt(honest)
 
 
 NUMBERS = 400

@@ -66,7 +66,7 @@ class OwnDataError(ImageError):
         first = faults[0]
         super().__init__(f"site {site}: {first.where}", first.what, f"{first.remedy}{more}")
         kinds = list(dict.fromkeys(fault.kind.value for fault in faults))
-        self.told = (
+        self.for_server = (
             f"site {site!r} cannot use its data: {'; '.join(kinds)}: `fedapp check` at the site, "
             "and its log, name the files"
         )

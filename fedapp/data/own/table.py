@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from fedapp.core.names import of_cell
+from fedapp.core.names import from_csv_cell
 from fedapp.data.bag_proportions import why_unidentifiable
 from fedapp.data.folder import SUFFIXES, is_image, nfc
 from fedapp.data.inputs import UNKNOWN
@@ -291,7 +291,7 @@ def csv_rows(
     while True:
         where = f"{table.name}, line {reader.line_num + 1}"
         try:
-            fields = [nfc(of_cell(field.strip())) for field in next(reader)]
+            fields = [nfc(from_csv_cell(field.strip())) for field in next(reader)]
         except StopIteration:
             break
         except csv.Error as error:

@@ -19,7 +19,12 @@ from torch import Tensor
 
 from fedapp.core.errors import DataError
 from fedapp.core.optional_dependencies import NotInstalled, needs
-from fedapp.core.untrusted_files import ForeignError, PickledError, arrays_of, check_unpacked
+from fedapp.core.untrusted_files import (
+    PickledArrayError,
+    UntrustedFileError,
+    check_unpacked,
+    read_npz_arrays,
+)
 from fedapp.data.folder import nfc
 from fedapp.data.own.entries import (
     PATIENT,
@@ -104,11 +109,11 @@ def _npz_arrays(file: Path) -> dict[str, NDArray[Any]]:
             raise unusable(file, f"array {other[0]!r}", f"leave it out; {rule}")
 
     try:
-        return arrays_of(file, refuse)
-    except PickledError as error:
+        return read_npz_arrays(file, refuse)
+    except PickledArrayError as error:
         remedy = "write numbers, or text by np.asarray(values, dtype=str)"
         raise unusable(file, str(error), remedy) from error
-    except ForeignError as error:
+    except UntrustedFileError as error:
         what = f"cannot be read as npz ({error})"
         raise unusable(file, what, "write it again by numpy.savez") from error
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedapp.core import rng
 from fedapp.core.errors import DataError
-from fedapp.core.settings import FEW_LABELS, SplitSettings
+from fedapp.core.settings import UNEVEN_LABELS_SHARE, SplitSettings
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.data.split.shares import apportion, by_owner, dirichlet
 
@@ -186,7 +186,7 @@ def _label_shares(settings: SplitSettings, seed: int) -> NDArray[np.float64]:
     if settings.deal != "uneven_labels":
         return np.full(sites, mean)
     many = math.ceil(mean * sites - 1e-9)  # 0.07 * 100 is a little above 7
-    shares = np.full(sites, FEW_LABELS)
+    shares = np.full(sites, UNEVEN_LABELS_SHARE)
     chosen = rng.numpy_stream(seed, "exact-labels").permutation(sites)[:many]
-    shares[chosen] = (mean * sites - FEW_LABELS * (sites - many)) / many
+    shares[chosen] = (mean * sites - UNEVEN_LABELS_SHARE * (sites - many)) / many
     return shares

@@ -1,7 +1,7 @@
 """Fixed features by name: `fedapp/learn/features/<name>.py` holds one and offers `FEATURES`."""
 
-from fedapp.core.errors import ConfigError, nearest
-from fedapp.core.plugins import class_offered, modules_in
+from fedapp.core.errors import ConfigError, name_suggestion
+from fedapp.core.plugins import class_in_module, module_names
 from fedapp.learn.features.base import FeatureMap, LearnedFeatures
 from fedapp.learn.networks.base import Network
 
@@ -20,14 +20,14 @@ DEFAULT_FEATURES = "auto"
 
 def feature_names() -> list[str]:
     """Return the name of every map of features, sorted: this package's modules but helping ones."""
-    return modules_in(__path__)
+    return module_names(__path__)
 
 
 def feature_class(name: str) -> type[FeatureMap]:
     """Return the class of a map of features. Raises ConfigError where there is none."""
     if name not in feature_names():
-        raise ConfigError(f"no such features; {nearest(name, feature_names())}")
-    offered: type[FeatureMap] = class_offered(__name__, name, "FEATURES", FeatureMap)
+        raise ConfigError(f"no such features; {name_suggestion(name, feature_names())}")
+    offered: type[FeatureMap] = class_in_module(__name__, name, "FEATURES", FeatureMap)
     return offered
 
 

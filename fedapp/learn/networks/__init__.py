@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from fedapp.core.errors import ConfigError
-from fedapp.core.plugins import advice, class_offered, modules_in
+from fedapp.core.plugins import class_in_module, module_names, name_advice
 from fedapp.core.rng import seeded
 from fedapp.learn.networks._own import check_contract, own_class
 from fedapp.learn.networks.base import Network, NetworkSettings
@@ -42,7 +42,7 @@ def network_names() -> list[str]:
 
     A network of one's own is not among them.
     """
-    return modules_in(__path__, _NOT_NETWORKS)
+    return module_names(__path__, _NOT_NETWORKS)
 
 
 def network_class(name: str) -> type[NetworkSettings]:
@@ -53,8 +53,8 @@ def network_class(name: str) -> type[NetworkSettings]:
     if ":" in name:
         return own_class(name)
     if name not in network_names():
-        raise ConfigError(f"no such network; {advice(name, network_names())}")
-    offered: type[NetworkSettings] = class_offered(__name__, name, "NETWORK", NetworkSettings)
+        raise ConfigError(f"no such network; {name_advice(name, network_names())}")
+    offered: type[NetworkSettings] = class_in_module(__name__, name, "NETWORK", NetworkSettings)
     return offered
 
 

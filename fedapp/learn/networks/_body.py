@@ -6,9 +6,9 @@ from typing import get_type_hints
 import torch
 from torch import Tensor, nn
 
-from fedapp.core.errors import ConfigError, nearest, one_line
+from fedapp.core.errors import ConfigError, name_suggestion, one_line
 from fedapp.core.optional_dependencies import needs
-from fedapp.core.plugins import function_of, names_function
+from fedapp.core.plugins import is_function_name, load_function
 from fedapp.learn.networks import is_timm_name
 from fedapp.learn.networks._weights import TIMM, load_body, read_weights
 
@@ -39,14 +39,15 @@ def read_body(network: str, file: str, sha256: str) -> nn.Module:
 def _built(network: str) -> nn.Module:
     if network.startswith(TIMM):
         return _of_timm(network)
-    if names_function(network):
+    if is_function_name(network):
         return _own(network)
     from torchvision import models
 
     names = [n for n in models.list_models(module=models) if n not in SIDE_ANSWERS]
     if network not in names:
         raise ConfigError(
-            f"model.body = {network!r}: no such network of torchvision; {nearest(network, names)}"
+            f"model.body = {network!r}: no such network of torchvision; "
+            f"{name_suggestion(network, names)}"
         )
     built: nn.Module = models.get_model(network, weights=None)
     return built
@@ -55,7 +56,7 @@ def _built(network: str) -> nn.Module:
 def _of_timm(network: str) -> nn.Module:
     timm, name = needs("timm", "timm"), network.removeprefix(TIMM)
     if not (is_timm_name(network) and timm.is_model(name)):
-        known = nearest(name.partition(".")[0], timm.list_models())[:200]
+        known = name_suggestion(name.partition(".")[0], timm.list_models())[:200]
         raise ConfigError(f"model.body = {network!r}: no such network of timm; {known}")
     built: nn.Module = timm.create_model(name, pretrained=False)
     return built
@@ -63,7 +64,7 @@ def _of_timm(network: str) -> nn.Module:
 
 def _own(network: str) -> nn.Module:
     try:
-        function = function_of(network)
+        function = load_function(network)
         made = get_type_hints(function).get("return")
     except (ConfigError, TypeError, NameError) as error:
         raise ConfigError(f"model.body = {network!r}: {one_line(error, 300)}") from error
@@ -129,7 +130,7 @@ def trained_modules(body: nn.Module, trained: str) -> list[str]:
         if name not in known:
             raise ConfigError(
                 f"model.trained = {trained!r}: {name!r} is no part of the network; write head, "
-                f"last, all, or names with commas between; {nearest(name, known)}"
+                f"last, all, or names with commas between; {name_suggestion(name, known)}"
             )
     return [n for n in chosen if not any(n.startswith(f"{other}.") for other in chosen)]
 

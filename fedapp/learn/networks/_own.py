@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.core.errors import ConfigError, one_line
-from fedapp.core.plugins import function_of
+from fedapp.core.plugins import load_function
 from fedapp.core.settings import CLOSED
 from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
@@ -56,7 +56,7 @@ def own_class(name: str) -> type[NetworkSettings]:
     Every parameter after the first two is a setting, of the type and default written there. Raises
     ConfigError where the function cannot be had or is not of this form.
     """
-    return _class_of(name, function_of(name))
+    return _class_of(name, load_function(name))
 
 
 @lru_cache  # one class for one function, so that equal settings are equal

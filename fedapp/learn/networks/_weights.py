@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedapp.core.errors import ConfigError, one_line
 from fedapp.core.optional_dependencies import needs
 from fedapp.core.settings import CLOSED
-from fedapp.core.untrusted_files import ForeignError, header_of, json_of
+from fedapp.core.untrusted_files import UntrustedFileError, parse_json, read_safetensors_metadata
 from fedapp.learn.params import Params
 
 TIMM = "timm:"
@@ -157,7 +157,7 @@ def record_beside(file: str) -> Path:
 
 def _parsed(text: str | bytes, file: str) -> Record:
     try:
-        found = json_of(text)
+        found = parse_json(text)
         found = found.get("pretrained_cfg", found)  # as timm's config.json
         sides = found.get("input_size", [found.get("size")])
         fields = {"mean": found.get("mean"), "std": found.get("std"), "size": sides[-1]}
@@ -174,9 +174,9 @@ def _metadata(file: Path) -> Mapping[str, Any]:
     if file.suffix != ".safetensors":
         return {}
     try:
-        said = header_of(file)
-        return {key: json_of(said[key]) for key in ("mean", "std", "size") if key in said}
-    except ForeignError as error:
+        said = read_safetensors_metadata(file)
+        return {key: parse_json(said[key]) for key in ("mean", "std", "size") if key in said}
+    except UntrustedFileError as error:
         raise ConfigError(
             f"{str(file)!r}: is no record of pixels (its metadata: {error}); write each value as "
             f"JSON, as in {_FORM}"

@@ -8,7 +8,7 @@ from fedapp.data.sites import LABELLED
 from fedapp.methods.averaging.base import WARM_UP, budget, budget_of
 from fedapp.methods.base import ImageLevel, SiteContext, SiteReport
 from fedapp.privacy.accountant import Plan
-from fedapp.privacy.dp_sgd import NoisySteps
+from fedapp.privacy.dp_sgd import DPSGD
 from fedapp.protocol.codec import encode
 from fedapp.protocol.messages import EVALUATE, MODEL, Task
 
@@ -61,7 +61,7 @@ def learned_with_noise(task: Task, site: SiteContext) -> SiteReport:
     return SiteReport(site.params(), learned=True)
 
 
-def noisy_steps(task: Task, site: SiteContext) -> NoisySteps:
+def noisy_steps(task: Task, site: SiteContext) -> DPSGD:
     """Return the steps of a task that protect single images.
 
     A single step's noise is shared by the sites of a masked sum, and added there: that sum is all
@@ -76,11 +76,11 @@ def noisy_steps(task: Task, site: SiteContext) -> NoisySteps:
     what = encode(replace(task.question, own=task.models["server"][0])) if task.models else b""
     if shared:  # each sum is paid for by itself, so each draws its images anew
         what += b"sum %d" % (task.sum.number if task.sum else 0)
-    return NoisySteps(
+    return DPSGD(
         count,
         privacy.sampling,
         privacy.gradient,
-        0.0 if shared else site.protection.stepped,
+        0.0 if shared else site.protection.step_multiplier,
         training.learning_rate,
         training.momentum,
         training.weight_decay,

@@ -98,7 +98,7 @@ class Averaging(Method[MethodState]):
                 self.load_tuned(task, site)
                 return site.evaluate("val", "test", answer="tuned")
 
-            results |= site.cache.found("tuned", tuned, of=known)
+            results |= site.cache.get_or_make("tuned", tuned, of=known)
         else:  # it has never learned, and answers with the server's
             results |= {f"{part}_tuned": results[f"{part}_common"] for part in ("val", "test")}
         return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}

@@ -211,7 +211,7 @@ def _protected(rnd: Round, name: str, protection: Protection) -> Phases[dict[str
     variance: float = len([site for site in senders if site != SERVER_SITE])
     if rnd.masked:
         variance = variance_of(replies[0].metrics)
-    noise = protection.released * SENSITIVITY * math.sqrt(variance)
+    noise = protection.release_multiplier * SENSITIVITY * math.sqrt(variance)
     solution = solution_of(classes_of(total, noise, middle))
     rnd.pool.put(solution.to_params(), SOLUTION)
     return named(rnd)
@@ -306,7 +306,7 @@ def _learned(rnd: Round, name: str) -> Phases[None]:
         for site, sums in sent(rnd, replies, role):
             facts = rnd.facts[site]
             if why := features.impossible(step, sums, facts.training):
-                rnd.say(f"{facts.called}: its {role} are left out: {why}: {MEND}")
+                rnd.say(f"{facts.display_name}: its {role} are left out: {why}: {MEND}")
             else:
                 total = {n: of + total[n] if total else of for n, of in sums.items()}
         if total:

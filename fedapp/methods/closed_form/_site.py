@@ -186,7 +186,7 @@ class ClosedSite:
             seen = self.features(VAL).cpu()[chosen], self.site.data.val_labels.cpu()[chosen]
             return chosen_at_home(solution, self.known(), seen, self.mix_alone())
 
-        found = self.site.cache.found("chosen at home", chosen_here, of=self._of(task))
+        found = self.site.cache.get_or_make("chosen at home", chosen_here, of=self._of(task))
         temperature, own = found.tolist()
         return solution.tempered(temperature, own)
 
@@ -208,7 +208,7 @@ class ClosedSite:
             solution = self.solution(task)
             return solution.head(*self.known(), solution.own_weight)
 
-        found: Head = self.site.cache.found("head", solved, of=self._of(task))
+        found: Head = self.site.cache.get_or_make("head", solved, of=self._of(task))
         return found
 
     def mix(self, task: Task) -> Tensor:
@@ -277,7 +277,7 @@ class ClosedSite:
             )
             return seen if self.coordinates is None else self.coordinates.seen(seen)
 
-        found: Tensor = self.site.cache.found(("features", self.made, part), made)
+        found: Tensor = self.site.cache.get_or_make(("features", self.made, part), made)
         return found
 
 

@@ -176,7 +176,7 @@ class OneRound(Method[Solved]):
             return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
 
         solution = task.models[SOLUTION][0].digest
-        results = site.cache.found("measured", measured, of=solution)
+        results = site.cache.get_or_make("measured", measured, of=solution)
         return SiteReport(evaluations=results, holds=lasting(task))
 
     def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:

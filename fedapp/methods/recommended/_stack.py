@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedapp.core.errors import DIVERGED, ProtocolError, RunError
+from fedapp.core.errors import DIVERGED_REMEDY, ProtocolError, RunError
 from fedapp.data.sites import VAL
 from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, SCALE, FeatureHead, FeatureHeadNetwork
 from fedapp.learn.params import Params, Schema, all_finite, tensors_of
@@ -113,7 +113,7 @@ class Stacked:
             found.append(self.network.answer(self.network.tail((fixed[batch], *others))).cpu())
         answers = torch.cat([torch.empty(0, site.data.num_classes), *found])
         if not all_finite(answers):
-            raise RunError(f"site {site.data.site}: the model answers NaN; {DIVERGED}")
+            raise RunError(f"site {site.data.site}: the model answers NaN; {DIVERGED_REMEDY}")
         return answers
 
     def predictor(self, mix: Tensor, weight: float) -> Predictor:

@@ -315,7 +315,7 @@ class UmPfssl(Method[HelperLists]):
                 accuracy = (plain.argmax(1) == data.labels.cpu()).double().mean().item()
             return Score(uncertain, accuracy, usable)
 
-        return site.scores.found(key.name, compute)
+        return site.scores.get_or_make(key.name, compute)
 
 
 def _trained(rnd: Round) -> Sequence[int]:

@@ -28,7 +28,7 @@ class SumContext:
     number: int
     attempt: int = 1
 
-    def bound(self, purpose: str, *parts: object) -> bytes:
+    def bind(self, purpose: str, *parts: object) -> bytes:
         """Return bytes that stand for this purpose in this sum: to be signed, or to derive from.
 
         Parts keep their type and their borders, since they are written as JSON.
@@ -38,11 +38,11 @@ class SumContext:
 
     def digest(self, purpose: str, *parts: object) -> str:
         """Return the SHA-256 of `bound`, in hex."""
-        return hashlib.sha256(self.bound(purpose, *parts)).hexdigest()
+        return hashlib.sha256(self.bind(purpose, *parts)).hexdigest()
 
     def cohort(self, members: Sequence[int], announced: str) -> str:
         """Return the digest of this list of members, and of what all of them announced.
 
-        announced: as `session.all_announced` has it.
+        announced: as `site_session.announcements_digest` returns it.
         """
         return self.digest("cohort", list(members), announced)

@@ -19,7 +19,7 @@ Words = NDArray[np.uint64]
 Numbers = NDArray[np.float64]
 
 
-def bound(sites: int) -> float:
+def max_number(sites: int) -> float:
     """Return what a number of each of `sites` sites may be at most, so that no sum overflows.
 
     About 2^(63 - FRACTION) / sites. sites: at least 1.
@@ -36,7 +36,7 @@ def to_words(numbers: Numbers, sites: int) -> Words:
     Raises MaskError on NaN and on what is above `bound(sites)`. It says which, and not how large:
     the server reads errors.
     """
-    most = bound(sites)
+    most = max_number(sites)
     wrong = np.flatnonzero(~(np.abs(numbers) <= most))
     if wrong.size:
         raise MaskError(
@@ -53,7 +53,7 @@ def from_words(words: Words, sites: int, largest: float | None = None) -> Number
     the sum is above what all sites together can give: masks were left in it, or a site broke it.
     """
     numbers = words.view(np.int64).astype(np.float64) * _STEP
-    one = bound(sites) if largest is None else largest
+    one = max_number(sites) if largest is None else largest
     most = sites * (one + _STEP)
     wrong = np.flatnonzero(~(np.abs(numbers) <= most))
     if wrong.size:

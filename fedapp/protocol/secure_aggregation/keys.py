@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedapp.core.errors import ConfigError
 from fedapp.protocol.secure_aggregation.context import SumContext
-from fedapp.protocol.secure_aggregation.secret_sharing import WIDE, element
+from fedapp.protocol.secure_aggregation.secret_sharing import WIDE_BYTES, field_element
 
 _NONCE = bytes(12)
 """Each box has a key of its own, and one text: derived from the keys of both and the members."""
@@ -43,7 +43,7 @@ class SumSecrets:
     site: int
 
     def _derived(self, purpose: str, *parts: object, size: int = 32) -> bytes:
-        return derive(self.root, self.context.bound(purpose, self.site, *parts), size)
+        return derive(self.root, self.context.bind(purpose, self.site, *parts), size)
 
     @cached_property
     def box(self) -> X25519PrivateKey:
@@ -58,7 +58,7 @@ class SumSecrets:
     @cached_property
     def announced(self) -> tuple[str, str, str]:
         """Box, mask and own of its announcement."""
-        return public(self.box), public(self.mask), own_digest(self.own)
+        return public(self.box), public(self.mask), own_mask_digest(self.own)
 
     @cached_property
     def _common(self) -> dict[str, bytes]:
@@ -68,23 +68,25 @@ class SumSecrets:
     def box_key(self, other: str, purpose: bytes) -> bytes:
         """Return the key of a box; other: the public key for boxes of the other site."""
         if (common := self._common.get(other)) is None:
-            common = self._common[other] = exchanged(self.box, other)
+            common = self._common[other] = exchange(self.box, other)
         return derive(common, purpose)
 
     @cached_property
     def own(self) -> bytes:
         """Seed of its own mask, an element of the field."""
-        return element(self._derived("own", size=WIDE))
+        return field_element(self._derived("own", size=WIDE_BYTES))
 
     @cached_property
     def pairs(self) -> bytes:
         """Seed of its key for masks, an element of the field."""
-        return element(self._derived("pairs", size=WIDE))
+        return field_element(self._derived("pairs", size=WIDE_BYTES))
 
     def coefficients(self, purpose: str, cohort: str, count: int) -> Sequence[bytes]:
         """Return the coefficients of a polynomial; of other members it has others."""
-        wide = hashlib.shake_256(self._derived("shares", purpose, cohort)).digest(WIDE * count)
-        return [element(wide[i : i + WIDE]) for i in range(0, len(wide), WIDE)]
+        wide = hashlib.shake_256(self._derived("shares", purpose, cohort)).digest(
+            WIDE_BYTES * count
+        )
+        return [field_element(wide[i : i + WIDE_BYTES]) for i in range(0, len(wide), WIDE_BYTES)]
 
 
 def mask_key(seed: bytes) -> X25519PrivateKey:
@@ -92,7 +94,7 @@ def mask_key(seed: bytes) -> X25519PrivateKey:
     return X25519PrivateKey.from_private_bytes(derive(seed, b"um-pfssl mask key"))
 
 
-def own_digest(seed: bytes) -> str:
+def own_mask_digest(seed: bytes) -> str:
     """Return by what a seed of a site's own mask is known, in hex."""
     return hashlib.sha256(b"um-pfssl own mask" + seed).hexdigest()
 
@@ -102,24 +104,24 @@ def public(key: X25519PrivateKey) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
-def agreed_key(key: X25519PrivateKey, other: str, purpose: bytes) -> bytes:
+def pairwise_key(key: X25519PrivateKey, other: str, purpose: bytes) -> bytes:
     """Return the 32 bytes that this key and the other's public one have in common for a purpose.
 
-    Raises ValueError on a public key that is not `usable`.
+    Raises ValueError on a public key that is not `is_usable_key`.
     """
-    return derive(exchanged(key, other), purpose)
+    return derive(exchange(key, other), purpose)
 
 
-def exchanged(key: X25519PrivateKey, other: str) -> bytes:
+def exchange(key: X25519PrivateKey, other: str) -> bytes:
     """Return what this key and the other's public one have in common, to derive from."""
     return key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
 
 
 @lru_cache(maxsize=2**14)
-def usable(key: str) -> bool:
+def is_usable_key(key: str) -> bool:
     """Return whether a public key is not of low order, whose secrets everybody knows."""
     try:
-        agreed_key(X25519PrivateKey.from_private_bytes(bytes(32)), key, b"")
+        pairwise_key(X25519PrivateKey.from_private_bytes(bytes(32)), key, b"")
     except ValueError:
         return False
     return True
@@ -160,7 +162,7 @@ class Signer:
             key = load(text, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             key = None
-        if not isinstance(key, PrivateKey) or not _known(key.public_key()):
+        if not isinstance(key, PrivateKey) or not _is_supported(key.public_key()):
             raise ConfigError(
                 "the site's private key: must be EC (P-256, P-384) or Ed25519, in OpenSSH format "
                 "or PEM, without a passphrase; make one as docs/DEPLOY.md says"
@@ -193,7 +195,7 @@ def registered_fingerprint(text: bytes) -> str:
         key = serialization.load_ssh_public_key(text)
     except (ValueError, UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, _PublicKey) or not _known(key):
+    if not isinstance(key, _PublicKey) or not _is_supported(key):
         raise ConfigError(
             "a registered public key: must be EC (P-256, P-384) or Ed25519 in OpenSSH format; name "
             "the file SITE.pub that the site sent"
@@ -201,13 +203,13 @@ def registered_fingerprint(text: bytes) -> str:
     return fingerprint(_der(key))
 
 
-def signed(public: bytes, signature: bytes, text: bytes) -> bool:
+def is_signed(public: bytes, signature: bytes, text: bytes) -> bool:
     """Return whether the owner of a public key (DER) signed this text."""
     try:
         key = serialization.load_der_public_key(public)
         if isinstance(key, ed25519.Ed25519PublicKey):
             key.verify(signature, text)
-        elif isinstance(key, ec.EllipticCurvePublicKey) and _known(key):
+        elif isinstance(key, ec.EllipticCurvePublicKey) and _is_supported(key):
             key.verify(signature, text, _ecdsa(key.curve))
         else:
             return False
@@ -216,7 +218,7 @@ def signed(public: bytes, signature: bytes, text: bytes) -> bool:
     return True
 
 
-def _known(key: _PublicKey) -> bool:
+def _is_supported(key: _PublicKey) -> bool:
     curves = (ec.SECP256R1, ec.SECP384R1)
     return isinstance(key, ed25519.Ed25519PublicKey) or isinstance(key.curve, curves)
 

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedapp.protocol.secure_aggregation.fixed_point import Words
-from fedapp.protocol.secure_aggregation.keys import agreed_key, derive
+from fedapp.protocol.secure_aggregation.keys import derive, pairwise_key
 
 _BLOCK = 2**14
 """Words that get all masks before the next do: they stay in the processor's cache."""
@@ -16,12 +16,12 @@ _ZEROS = bytes(8 * _BLOCK)
 
 def add_own(total: Words, seed: bytes, cohort: str) -> None:
     """Put a site's own mask, in a sum of these members, onto words [D], in place."""
-    _put(total, [(_own(seed, cohort), np.add)])
+    _apply_masks(total, [(_own(seed, cohort), np.add)])
 
 
 def remove_own(total: Words, seed: bytes, cohort: str) -> None:
     """Undo `add_own`."""
-    _put(total, [(_own(seed, cohort), np.subtract)])
+    _apply_masks(total, [(_own(seed, cohort), np.subtract)])
 
 
 def add_pairs(
@@ -37,16 +37,18 @@ def add_pairs(
         # With the numbers: a site that announces the key of another must not get its masks, which
         # would cancel the other's.
         pair = f"pair mask {cohort} {min(site, other)} {max(site, other)}"
-        return agreed_key(key, others[other], pair.encode())
+        return pairwise_key(key, others[other], pair.encode())
 
-    _put(total, ((mask(other), np.add if site < other else np.subtract) for other in others))
+    _apply_masks(
+        total, ((mask(other), np.add if site < other else np.subtract) for other in others)
+    )
 
 
 def _own(seed: bytes, cohort: str) -> bytes:
     return derive(seed, f"own mask {cohort}".encode())
 
 
-def _put(total: Words, masks: Iterable[tuple[bytes, np.ufunc]]) -> None:
+def _apply_masks(total: Words, masks: Iterable[tuple[bytes, np.ufunc]]) -> None:
     """Add, or subtract, the words of AES-256 in counter mode, from 0.
 
     masks: of each 32 bytes, a key for this mask only, and what is done with its words.

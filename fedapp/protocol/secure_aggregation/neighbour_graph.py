@@ -1,8 +1,9 @@
 """Who masks with whom, who holds whose shares, and how many must be left.
 
-Of up to `COMPLETE` members all are neighbours of all (Bonawitz et al. 2017). Of more it is a ring,
-in an order that a hash draws, in which each is a neighbour of the `half` next on either side (the
-Harary graph of Bell et al. 2020). Members count themselves among the holders of their shares.
+With up to `MAX_COMPLETE_GRAPH` members, every member is a neighbour of every other (Bonawitz et al.
+2017). With more, the members form a ring, in an order that a hash draws, and each is a neighbour of
+the `half` next ones on either side (the Harary graph of Bell et al. 2020). A member also holds a
+share of its own secrets.
 
 Fewer than a third of the members may collude with the server (gamma), up to a third may be lost
 (delta). Two conditions keep that safe against a server that names the lost as it likes:
@@ -27,9 +28,9 @@ import numpy as np
 
 from fedapp.protocol.secure_aggregation.context import MaskError, SumContext
 
-COMPLETE = 500
+MAX_COMPLETE_GRAPH = 500
 """Members up to which a ring would spare little: of 500 it links each to 466."""
-SECURITY, CORRECTNESS = 40, 30
+SECURITY_BITS, CORRECTNESS_BITS = 40, 30
 """Chance, as a power of 1/2, of too many colluding members in some row; of too few left."""
 
 
@@ -90,21 +91,21 @@ class Graph:
 
 
 @lru_cache(maxsize=8)
-def graph(context: SumContext, members: tuple[int, ...]) -> Graph:
+def neighbour_graph(context: SumContext, members: tuple[int, ...]) -> Graph:
     """Return the graph of these members, ascending. Nobody chooses it: a hash draws the ring."""
-    half, least = rows(len(members)) if len(members) > COMPLETE else (0, 0)
+    half, least = ring_parameters(len(members)) if len(members) > MAX_COMPLETE_GRAPH else (0, 0)
     order = context.digest("ring", list(members))
     drawn = {site: hashlib.sha256(f"{order} {site}".encode()).digest() for site in members}
     return Graph(tuple(sorted(members, key=drawn.__getitem__)) if half else members, half, least)
 
 
 @lru_cache(maxsize=8)
-def rows(members: int) -> tuple[int, int]:
-    """Return (half, least) of a ring of so many members, more than `COMPLETE`: the smallest."""
+def ring_parameters(members: int) -> tuple[int, int]:
+    """Return the smallest safe (half, least) of a ring; members: above `MAX_COMPLETE_GRAPH`."""
     from scipy.stats import hypergeom  # half a second, for large cohorts alone
 
     colluding, left = (members - 1) // 3, members - members // 3
-    unsafe, few = 2.0**-SECURITY / members, 2.0**-CORRECTNESS / members
+    unsafe, few = 2.0**-SECURITY_BITS / members, 2.0**-CORRECTNESS_BITS / members
 
     def least(half: int) -> int:
         # Not `isf`: so far out it can be one too small.

@@ -11,18 +11,20 @@ from functools import lru_cache
 from math import prod
 
 PRIME = 2**255 - 19
-SIZE = 32
+SHARE_BYTES = 32
 """Bytes of a secret and of a share."""
-WIDE = SIZE + 16
+WIDE_BYTES = SHARE_BYTES + 16
 """Bytes that make an element of the field whose bias is below 2^-128."""
 
 
-def element(wide: bytes) -> bytes:
-    """Return an element of the field, as 32 bytes, from `WIDE` uniform bytes."""
-    return (int.from_bytes(wide) % PRIME).to_bytes(SIZE)
+def field_element(wide: bytes) -> bytes:
+    """Return an element of the field, as 32 bytes, from `WIDE_BYTES` uniform bytes."""
+    return (int.from_bytes(wide) % PRIME).to_bytes(SHARE_BYTES)
 
 
-def split(secret: bytes, coefficients: Sequence[bytes], holders: Sequence[int]) -> dict[int, bytes]:
+def split_secret(
+    secret: bytes, coefficients: Sequence[bytes], holders: Sequence[int]
+) -> dict[int, bytes]:
     """Return each holder's share of a secret, an element of the field.
 
     coefficients: threshold - 1 uniform elements; that many shares tell nothing. holders: sites.
@@ -33,15 +35,15 @@ def split(secret: bytes, coefficients: Sequence[bytes], holders: Sequence[int]) 
         value = 0
         for factor in factors:  # not reduced in between: dividing would take most of the time
             value = value * (holder + 1) + factor
-        shares[holder] = (value % PRIME).to_bytes(SIZE)
+        shares[holder] = (value % PRIME).to_bytes(SHARE_BYTES)
     return shares
 
 
-def combine(shares: Mapping[int, bytes]) -> bytes:
+def combine_shares(shares: Mapping[int, bytes]) -> bytes:
     """Return the secret that `threshold` shares, by holder, belong to (Lagrange, at 0)."""
     weights = _weights(tuple(shares))
     parts = zip(weights, map(int.from_bytes, shares.values()), strict=True)
-    return (sum(weight * share for weight, share in parts) % PRIME).to_bytes(SIZE)
+    return (sum(weight * share for weight, share in parts) % PRIME).to_bytes(SHARE_BYTES)
 
 
 @lru_cache(maxsize=64)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from fedapp.protocol.messages import Announcement, OpenedShare, Sealed, SumAnswer
 from fedapp.protocol.secure_aggregation.context import MaskError, SumContext
 from fedapp.protocol.secure_aggregation.fixed_point import Words
-from fedapp.protocol.secure_aggregation.keys import mask_key, own_digest, public
+from fedapp.protocol.secure_aggregation.keys import mask_key, own_mask_digest, public
 from fedapp.protocol.secure_aggregation.masking import add_pairs, remove_own
-from fedapp.protocol.secure_aggregation.neighbour_graph import graph
-from fedapp.protocol.secure_aggregation.secret_sharing import SIZE, combine
-from fedapp.protocol.secure_aggregation.site_session import all_announced
+from fedapp.protocol.secure_aggregation.neighbour_graph import neighbour_graph
+from fedapp.protocol.secure_aggregation.secret_sharing import SHARE_BYTES, combine_shares
+from fedapp.protocol.secure_aggregation.site_session import announcements_digest
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ def announcements_for(
     announcements: Mapping[int, Announcement],
 ) -> tuple[Announcement, ...]:
     """Return the announcements that a site needs: of its neighbours and its own."""
-    return tuple(announcements[other] for other in graph(context, members).holders(site))
+    return tuple(announcements[other] for other in neighbour_graph(context, members).holders(site))
 
 
-def by_receiver(sealed: Iterable[Sealed]) -> dict[int, tuple[Sealed, ...]]:
+def boxes_by_receiver(sealed: Iterable[Sealed]) -> dict[int, tuple[Sealed, ...]]:
     """Return the boxes by the site that they were sealed for, ascending by sender."""
     found: dict[int, list[Sealed]] = {}
     for box in sorted(sealed, key=lambda box: box.sender):
@@ -53,20 +53,20 @@ def unmask(
     answered to the last step, by site; as many as open every secret suffice. Raises MaskError where
     too few came, or too many were wrong. A wrong share is found out by the announcement.
     """
-    links = graph(context, members)
+    links = neighbour_graph(context, members)
     links.check(frozenset(survivors))
-    announced = all_announced(context, (announcements[site] for site in members))
+    announced = announcements_digest(context, (announcements[site] for site in members))
     cohort, words, wrong = context.cohort(members, announced), total.copy(), set[int]()
-    own = _by_owner(opened, lambda answer: answer.own)
-    pairs = _by_owner(opened, lambda answer: answer.pairs)
+    own = _shares_by_owner(opened, lambda answer: answer.own)
+    pairs = _shares_by_owner(opened, lambda answer: answer.pairs)
     for site in members:
         survives = site in survivors
         holders = set(links.holders(site))
         came = (own if survives else pairs).get(site, {})
         shares = {holder: share for holder, share in came.items() if holder in holders}
         told = announcements[site]
-        known = (own_digest, told.own) if survives else (_public_mask, told.mask)
-        seed, bad = _together(site, shares, links.threshold, *known)
+        known = (own_mask_digest, told.own) if survives else (_public_mask_key, told.mask)
+        seed, bad = _reconstruct(site, shares, links.threshold, *known)
         wrong |= bad
         if survives:
             remove_own(words, seed, cohort)
@@ -77,11 +77,11 @@ def unmask(
     return Unmasked(words, tuple(sorted(wrong)))
 
 
-def _public_mask(seed: bytes) -> str:
+def _public_mask_key(seed: bytes) -> str:
     return public(mask_key(seed))
 
 
-def _together(
+def _reconstruct(
     site: int,
     shares: Mapping[int, bytes],
     threshold: int,
@@ -93,7 +93,7 @@ def _together(
     known_by: what of a secret was announced; to: as this. One wrong share is found out where there
     is one more than needed.
     """
-    usable = {holder: share for holder, share in shares.items() if len(share) == SIZE}
+    usable = {holder: share for holder, share in shares.items() if len(share) == SHARE_BYTES}
     if len(usable) < threshold:
         raise MaskError(
             f"{len(usable)} of {threshold} shares of site {site}'s secret came: repeat it when "
@@ -103,7 +103,7 @@ def _together(
     first = list(usable)[: threshold + 1]
     for suspect in (None, *reversed(first)) if len(first) > threshold else (None,):
         asked = [holder for holder in first if holder != suspect][:threshold]
-        secret = combine({holder: usable[holder] for holder in asked})
+        secret = combine_shares({holder: usable[holder] for holder in asked})
         if known_by(secret) == to:
             return secret, bad if suspect is None else bad | {suspect}
     raise MaskError(
@@ -112,7 +112,7 @@ def _together(
     )
 
 
-def _by_owner(
+def _shares_by_owner(
     opened: Mapping[int, SumAnswer], of: Callable[[SumAnswer], Iterable[OpenedShare]]
 ) -> dict[int, dict[int, bytes]]:
     """Return shares by whose secret they are of, and who opened them. The first of two counts."""

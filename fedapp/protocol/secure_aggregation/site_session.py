@@ -27,16 +27,16 @@ from fedapp.protocol.secure_aggregation.keys import (
     Signer,
     SumSecrets,
     fingerprint,
+    is_signed,
+    is_usable_key,
     seal,
-    signed,
     unseal,
-    usable,
 )
 from fedapp.protocol.secure_aggregation.masking import add_own, add_pairs
-from fedapp.protocol.secure_aggregation.neighbour_graph import Graph, graph, quorum
-from fedapp.protocol.secure_aggregation.secret_sharing import SIZE, split
+from fedapp.protocol.secure_aggregation.neighbour_graph import Graph, neighbour_graph, quorum
+from fedapp.protocol.secure_aggregation.secret_sharing import SHARE_BYTES, split_secret
 
-FEWEST = 3
+MIN_MEMBERS = 3
 """Members of a sum at least: of two, each would know the other's numbers."""
 
 
@@ -46,7 +46,7 @@ class MaskSite:
 
     site: its number. secret: 32 bytes that only the site knows, of this attempt alone. signer: the
     key that it is registered with. agreed: fingerprint of each site's registered key, by number.
-    least: members, and survivors, of a sum at least; `FEWEST` or more.
+    least: members, and survivors, of a sum at least; `MIN_MEMBERS` or more.
     """
 
     site: int
@@ -56,8 +56,8 @@ class MaskSite:
     least: int
 
     def __post_init__(self) -> None:
-        if self.least < FEWEST:
-            raise MaskError(f"masked sums of {self.least} sites: must be of {FEWEST} or more")
+        if self.least < MIN_MEMBERS:
+            raise MaskError(f"masked sums of {self.least} sites: must be of {MIN_MEMBERS} or more")
         if self.agreed.get(self.site) != fingerprint(self.signer.public):
             raise MaskError(
                 f"site {self.site}: its registered key is not the one that was agreed on; put the "
@@ -67,7 +67,7 @@ class MaskSite:
     def announce(self, context: SumContext) -> SumAnswer:
         """Return the site's public keys for this sum, signed."""
         keys, public = self._secrets(context).announced, self.signer.public.hex()
-        signature = self.signer.sign(context.bound("announce", self.site, *keys))
+        signature = self.signer.sign(context.bind("announce", self.site, *keys))
         one = Announcement(self.site, context.attempt, *keys, public, signature)
         return SumAnswer(announcement=one)
 
@@ -78,7 +78,7 @@ class MaskSite:
         secrets, cohort = self._secrets(context), context.cohort(step.members, step.announced)
         more = links.threshold - 1
         own, pairs = (
-            split(seed, secrets.coefficients(of, cohort, more), list(keys))
+            split_secret(seed, secrets.coefficients(of, cohort, more), list(keys))
             for of, seed in (("own", secrets.own), ("pairs", secrets.pairs))
         )
         sealed = (
@@ -94,7 +94,7 @@ class MaskSite:
         )
         return SumAnswer(sealed=tuple(sealed))
 
-    def masked(self, context: SumContext, step: SumStep, words: Words) -> Words:
+    def add_masks(self, context: SumContext, step: SumStep, words: Words) -> Words:
         """Return the site's words [D] with all its masks on them."""
         links = self._members(context, step, "add")
         keys = self._announced(context, step, links)
@@ -108,17 +108,17 @@ class MaskSite:
     def confirm(self, context: SumContext, step: SumStep) -> SumAnswer:
         """Return the site's signature that it was named this cohort and these survivors."""
         self._survivors(context, step, self._members(context, step, "confirm"))
-        signature = self.signer.sign(confirmed(context, step))
+        signature = self.signer.sign(confirmation_text(context, step))
         return SumAnswer(confirmation=Confirmation(self.site, self.signer.public.hex(), signature))
 
-    def opened(self, context: SumContext, step: SumStep) -> SumAnswer:
+    def open_shares(self, context: SumContext, step: SumStep) -> SumAnswer:
         """Return its shares: of survivors of their own mask's seed, of the lost of the other."""
         links = self._members(context, step, "open")
         survivors = self._survivors(context, step, links)
         self._confirmations(context, step, survivors)
         keys = self._announced(context, step, links)
         senders = [box.sender for box in step.sealed]
-        _ascending(senders, "senders of sealed boxes")
+        _check_ascending(senders, "senders of sealed boxes")
         secrets, cohort = self._secrets(context), context.cohort(step.members, step.announced)
         own, pairs = [], []
         for box in step.sealed:
@@ -132,12 +132,12 @@ class MaskSite:
                 shares = unseal(key, box.box)
             except ValueError:
                 shares = b""
-            if len(shares) != 2 * SIZE:
+            if len(shares) != 2 * SHARE_BYTES:
                 continue  # damaged, or of another sum: the others' boxes may suffice
             if box.sender in survivors:
-                own.append(OpenedShare(box.sender, shares[:SIZE].hex()))
+                own.append(OpenedShare(box.sender, shares[:SHARE_BYTES].hex()))
             else:
-                pairs.append(OpenedShare(box.sender, shares[SIZE:].hex()))
+                pairs.append(OpenedShare(box.sender, shares[SHARE_BYTES:].hex()))
         return SumAnswer(own=tuple(own), pairs=tuple(pairs))
 
     # --- what is checked --------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class MaskSite:
                 f"step {step.stage!r} of sum {step.number}, attempt {step.attempt}: sum {here[0]}, "
                 f"attempt {here[1]}, is at {stage!r}; the server must keep the order of steps"
             )
-        _ascending(step.members, "members")
+        _check_ascending(step.members, "members")
         strangers = [site for site in step.members if site not in self.agreed]
         if strangers:
             raise MaskError(
@@ -163,10 +163,10 @@ class MaskSite:
                 "its fingerprint into the preset"
             )
         self._there(step.members, "members")
-        return graph(context, step.members)
+        return neighbour_graph(context, step.members)
 
     def _survivors(self, context: SumContext, step: SumStep, links: Graph) -> frozenset[int]:
-        _ascending(step.survivors, "survivors")
+        _check_ascending(step.survivors, "survivors")
         survivors = frozenset(step.survivors)
         unknown = survivors.difference(step.members)
         if unknown:
@@ -199,7 +199,7 @@ class MaskSite:
             )
         for one in step.announcements:
             check_announcement(context, one, self.agreed)
-        if not links.half and step.announced != all_announced(context, step.announcements):
+        if not links.half and step.announced != announcements_digest(context, step.announcements):
             raise MaskError(
                 "the digest of all announcements is not that of those that came: the server must "
                 "send every site what all of them announced"
@@ -215,14 +215,14 @@ class MaskSite:
 
     def _confirmations(self, context: SumContext, step: SumStep, survivors: frozenset[int]) -> None:
         sites = [one.site for one in step.confirmations]
-        _ascending(sites, "confirmations")
+        _check_ascending(sites, "confirmations")
         needed = quorum(len(step.members))
         if len(sites) < needed or not survivors.issuperset(sites):
             raise MaskError(
                 f"{len(survivors.intersection(sites))} of {len(survivors)} survivors confirmed the "
                 f"list of them, {needed} must: no site opens a sum for a list that few were shown"
             )
-        text = confirmed(context, step)
+        text = confirmation_text(context, step)
         for one in step.confirmations:
             check_signed(one, text, self.agreed.get(one.site), "confirmation")
 
@@ -232,20 +232,20 @@ def check_announcement(context: SumContext, one: Announcement, agreed: Mapping[i
 
     The server asks too, before it sends them on: else one bad announcement stops all sites.
     """
-    check_announced(context, one, agreed.get(one.site))
+    check_announcement_of(context, one, agreed.get(one.site))
 
 
 @lru_cache(maxsize=2**14)
-def check_announced(context: SumContext, one: Announcement, agreed: str | None) -> None:
+def check_announcement_of(context: SumContext, one: Announcement, agreed: str | None) -> None:
     """As `check_announcement`. What passed is remembered: three steps bring the same ones."""
-    text = context.bound("announce", one.site, one.box, one.mask, one.own)
+    text = context.bind("announce", one.site, one.box, one.mask, one.own)
     if one.attempt != context.attempt:
         raise MaskError(
             f"site {one.site}: its announcement is for attempt {one.attempt}, this is attempt "
             f"{context.attempt}: the server must ask that site for new keys"
         )
     check_signed(one, text, agreed, "announcement")
-    if not (usable(one.box) and usable(one.mask)):
+    if not (is_usable_key(one.box) and is_usable_key(one.mask)):
         raise MaskError(f"site {one.site}: announced what is no key of X25519; leave it out")
 
 
@@ -253,7 +253,7 @@ def check_confirmation(
     context: SumContext, step: SumStep, one: Confirmation, agreed: Mapping[int, str]
 ) -> None:
     """Raise MaskError where a site did not confirm what this step names; the server asks too."""
-    check_signed(one, confirmed(context, step), agreed.get(one.site), "confirmation")
+    check_signed(one, confirmation_text(context, step), agreed.get(one.site), "confirmation")
 
 
 @lru_cache(maxsize=2**14)
@@ -267,14 +267,14 @@ def check_signed(
             f"site {one.site}: its {what} came under a key that is not the agreed one; ask that "
             "site for its fingerprint, and trust no server that changes keys"
         )
-    if not signed(signer, bytes.fromhex(one.signature), text):
+    if not is_signed(signer, bytes.fromhex(one.signature), text):
         raise MaskError(
             f"site {one.site}: its {what} is not signed for this sum; the server must send what "
             "the site said in this round and run"
         )
 
 
-def all_announced(context: SumContext, announcements: Iterable[Announcement]) -> str:
+def announcements_digest(context: SumContext, announcements: Iterable[Announcement]) -> str:
     """Return the digest of what all members announced, their signatures too.
 
     announcements: ascending by site.
@@ -283,10 +283,10 @@ def all_announced(context: SumContext, announcements: Iterable[Announcement]) ->
     return context.digest("announced", *fields)
 
 
-def confirmed(context: SumContext, step: SumStep) -> bytes:
+def confirmation_text(context: SumContext, step: SumStep) -> bytes:
     """Return what a site signs when it confirms the survivors that a step names."""
     cohort = context.cohort(step.members, step.announced)
-    return context.bound("confirm", cohort, list(step.survivors))
+    return context.bind("confirm", cohort, list(step.survivors))
 
 
 def _box_key(
@@ -295,6 +295,6 @@ def _box_key(
     return secrets.box_key(of.box, f"box {cohort} {sender} {receiver}".encode())
 
 
-def _ascending(sites: Sequence[int], what: str) -> None:
+def _check_ascending(sites: Sequence[int], what: str) -> None:
     if any(a >= b for a, b in pairwise(sites)):
         raise MaskError(f"the {what} of a masked sum must be ascending, each once")

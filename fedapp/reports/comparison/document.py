@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import RunError
-from fedapp.core.progress import doing
+from fedapp.core.progress import slow_work_notice
 from fedapp.reports.comparison.differences import REFERENCES as HARM_REFERENCES
 from fedapp.reports.comparison.differences import gains_table, harm_table, paired_table
 from fedapp.reports.comparison.figures import (
@@ -66,7 +66,7 @@ def write_report(out: Path, reference: str = "") -> list[Path]:
     numbers = PaperNumbers(comparison, read_printed())
     pictures: dict[str, list[ImageFile]] = {}
     written = []
-    with doing("drawing the figures, and making the tables"):
+    with slow_work_notice("drawing the figures, and making the tables"):
         for section, picture, figure in _figures(comparison, numbers):
             path = out / picture.file
             write_atomic(path, png(figure), durable=False)

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedapp.core.errors import RunError
-from fedapp.core.untrusted_files import json_file
+from fedapp.core.untrusted_files import read_json
 from fedapp.reports.comparison.differences import ALONE
 from fedapp.reports.comparison.paper import COST, PaperNumbers
 from fedapp.reports.comparison.record import (
@@ -399,7 +399,7 @@ def confusion(comparison: ComparisonRecord, setting: str, method: str) -> NDArra
         if not path.is_file():
             continue
         try:
-            sites = json_file(path)
+            sites = read_json(path)
             parts = [site[tested]["confusion"] for site in sites.values() if tested in site]
             for part in parts:
                 counts = np.array(part, dtype=np.int64)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedapp.core.errors import RunError
-from fedapp.core.untrusted_files import json_file
+from fedapp.core.untrusted_files import read_json
 from fedapp.evaluation.classification_metrics import Metric
 from fedapp.protocol.messages import ANSWERS
 from fedapp.reports.comparison.style import Look, looks
@@ -322,7 +322,7 @@ def read_comparison(folder: Path) -> ComparisonRecord:
     """
     path = folder / "comparison.json"
     try:
-        plan = json_file(path)
+        plan = read_json(path)
         settings, methods = [str(s) for s in plan["settings"]], [str(m) for m in plan["methods"]]
         seeds = [int(seed) for seed in plan["seeds"]]
     except FileNotFoundError as error:

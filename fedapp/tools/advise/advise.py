@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedapp.core.errors import ConfigError, RunError, nearest
+from fedapp.core.errors import ConfigError, RunError, name_suggestion
 from fedapp.data.folder import list_images
 from fedapp.evaluation.classification_metrics import Metric
 from fedapp.experiment.config import load_experiment
@@ -104,7 +104,7 @@ def plan(
         try:
             load_experiment(base, {**own, "method.preset": name})
         except ConfigError as error:
-            left_out[name] = "; ".join(map(str, error.found))
+            left_out[name] = "; ".join(map(str, error.problems))
     able = [name for name in plain["methods"] if name not in left_out]
     if len(able) < 2:
         why = next(iter(left_out.values()))
@@ -127,7 +127,9 @@ def _data(data: str) -> tuple[str, dict[str, Scalar]]:
         return str(IN_MEMORY), {"data.name": "folder", "data.root": where, "data.image_size": SIDE}
     if data in presets() or yaml_path(data) is not None:
         return independent_of_folder(data), {}
-    raise ConfigError(f"'{data}': no such preset, YAML file or folder; {nearest(data, presets())}")
+    raise ConfigError(
+        f"'{data}': no such preset, YAML file or folder; {name_suggestion(data, presets())}"
+    )
 
 
 def _name(data: str) -> str:

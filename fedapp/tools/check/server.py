@@ -26,7 +26,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from rich.console import Console
 
 from fedapp.core.errors import ConfigError, FedAppError
-from fedapp.core.untrusted_files import json_of
+from fedapp.core.untrusted_files import parse_json
 from fedapp.site.policy import stands_in
 from fedapp.tools.check.machine import address, reach
 from fedapp.tools.node.app_bundle import ABOUT, about, installed
@@ -126,7 +126,7 @@ def _version(server: str, context: ssl.SSLContext, folder: Path) -> Look:
     """Compare what is installed there and here, and say what a run of it would meet."""
     here = installed()
     try:
-        theirs: dict[str, Any] = json_of(_get(f"https://{server}{ABOUT}", context)[1])
+        theirs: dict[str, Any] = parse_json(_get(f"https://{server}{ABOUT}", context)[1])
         app, title = str(theirs["app"]), str(theirs["title"])[:120]
         speaks = tuple(map(int, theirs["messages"]))
         numbers = str(theirs["numbers"])

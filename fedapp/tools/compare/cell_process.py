@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TextIO
 
 from fedapp.core.devices import torch_threads
 from fedapp.core.errors import FedAppError
-from fedapp.core.process_tuning import process_is_ours
+from fedapp.core.process_tuning import tune_own_process
 from fedapp.experiment.config import from_plain, to_plain
 from fedapp.experiment.preset_files import Scalar
 from fedapp.simulation import flower_local
@@ -87,7 +87,7 @@ def do(job: Job) -> None:
 
 def main() -> None:
     """Entry point: where it fails, the last line that begins with "error:" says why."""
-    process_is_ours()
+    tune_own_process()
     # Nobody else may read it: Flower's programs inherit standard input.
     words = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

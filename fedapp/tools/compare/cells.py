@@ -13,7 +13,7 @@ from shutil import rmtree
 from typing import Any, Literal
 
 from fedapp.core.errors import OVERRIDE, ConfigError, Problem, RunError
-from fedapp.core.untrusted_files import json_file
+from fedapp.core.untrusted_files import read_json
 from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import experiment_digest, load_experiment, to_plain
@@ -81,7 +81,7 @@ class Cell:
         """Return run.json. Raises RunError where it is damaged."""
         path = self.folder / "run.json"
         try:
-            facts = json_file(path)
+            facts = read_json(path)
             if not isinstance(facts, dict):
                 raise ValueError("no JSON object")
         except (OSError, ValueError) as error:
@@ -195,9 +195,9 @@ def _safe(name: str) -> str:
 def _located(error: ConfigError, grid: Grid, setting: Setting, method: str) -> list[str]:
     """Return the lines of a ConfigError with the place in the grid where the value stands."""
     lines = []
-    for problem in error.found:
+    for problem in error.problems:
         if isinstance(problem, Problem) and problem.where == OVERRIDE:
-            where = grid.where(next(iter(problem.said)), setting, method)
+            where = grid.where(next(iter(problem.settings)), setting, method)
             lines.append(str(replace(problem, where=where)))
         else:
             lines.append(f"{grid.origin}: {setting.name} / {method}: {problem}")

@@ -10,7 +10,7 @@ import numpy as np
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import RunError
 from fedapp.core.formatting import csv_text
-from fedapp.core.untrusted_files import json_file
+from fedapp.core.untrusted_files import read_json
 from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.code_hash import code_hash, versions
 from fedapp.experiment.run_folder import RunFolder
@@ -133,7 +133,7 @@ def _tables(cell: Cell, out: Path, at_last: bool) -> Tables:
     """Read a done cell's files into rows. at_last: it is judged at its last round."""
     folder = RunFolder(cell.folder)
     try:
-        summary = json_file(cell.folder / "summary.json")
+        summary = read_json(cell.folder / "summary.json")
         accuracy = summary["mean_test_accuracy"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(
@@ -200,7 +200,7 @@ def _calibration_error(cell: Cell) -> float | None:
     path = cell.folder / "evaluations.json"
     part = f"test_{cell.answer}" if cell.answer else "test"
     try:
-        sites = json_file(path)
+        sites = read_json(path)
         parts = [Evaluation(**site[part]) for site in sites.values() if part in site]
         return calibration_error(parts)
     except FileNotFoundError:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedapp.core.devices import pick_device, pick_dtype
 from fedapp.core.errors import RunError
-from fedapp.core.untrusted_files import json_file
+from fedapp.core.untrusted_files import read_json
 from fedapp.data.inputs import normalise
 from fedapp.experiment.config import to_plain
 from fedapp.experiment.experiment import Experiment
@@ -179,7 +179,7 @@ def _standing(site: int, models: Sequence[FinalModels], federation: LoadedSites)
 
 def _summary(run: Path, manifest: str) -> Row:
     try:
-        summary: Row = json_file(run / "summary.json")
+        summary: Row = read_json(run / "summary.json")
     except (OSError, ValueError) as error:
         raise RunError(
             f"{run}: its summary.json cannot be read ({error}): remove the folder to run it again"

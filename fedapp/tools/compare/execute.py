@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.core.devices import pick_device
-from fedapp.core.disk import refused
+from fedapp.core.disk import write_error
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.core.formatting import duration, percent, size
 from fedapp.core.processes import signals_as_exit
@@ -270,7 +270,7 @@ class Runner:
                     start_new_session=True,  # Ctrl-C is ours to handle
                 )
         except OSError as error:
-            raise refused(cell.log, error) from error
+            raise write_error(cell.log, error) from error
         assert process.stdin is not None
         try:
             process.stdin.write(job.to_line())

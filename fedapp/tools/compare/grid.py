@@ -43,7 +43,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
-from fedapp.core.errors import ConfigError, nearest
+from fedapp.core.errors import ConfigError, name_suggestion
 from fedapp.core.settings import NonNegative
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import (
@@ -293,10 +293,10 @@ class Grid:
                 rule = "must be among the methods, once: mix asks its models"
                 lines += [f"{where}: {name} {rule}" for name in lacking]
             elif preset is None and "method.name" not in changes:
-                hint = nearest(label, [*method_presets(), MIX])
+                hint = name_suggestion(label, [*method_presets(), MIX])
                 lines.append(f"{where}: no such method preset, and method.preset is absent; {hint}")
             elif preset is not None and not _is_method(preset):
-                hint = nearest(str(preset), method_presets())
+                hint = name_suggestion(str(preset), method_presets())
                 lines.append(f"{where}: method.preset = {preset!r}: no such method preset; {hint}")
         if not self.methods:
             valid = ", ".join([*method_presets(), MIX])
@@ -321,10 +321,10 @@ class Grid:
     def _of_keys(self) -> list[str]:
         lines = []
         if self.reference and self.reference not in self.methods:
-            hint = nearest(self.reference, list(self.methods))
+            hint = name_suggestion(self.reference, list(self.methods))
             lines.append(f"{self.origin}: reference = {self.reference!r}: no such method; {hint}")
         if self.tuned_from and self.tuned_from not in sweeps():
-            hint = nearest(self.tuned_from, sweeps())
+            hint = name_suggestion(self.tuned_from, sweeps())
             lines.append(f"{self.origin}: tuned_from = {self.tuned_from!r}: no such grid; {hint}")
         if self.tuned_from and self.tune:
             rule = "the grid has a `tune` of its own: keep one"
@@ -360,7 +360,7 @@ def read_grid(
     if path is not None and path.stem not in (inside or [path.stem]):
         raise ConfigError(f"{source_of(path)}: holds several grids: name one: {', '.join(inside)}")
     if path is None and name not in presets():
-        hint = nearest(name, [*shipped, *presets()])
+        hint = name_suggestion(name, [*shipped, *presets()])
         raise ConfigError(f"grid '{name}': no such YAML file, sweep or preset; {hint}")
     if path is None or is_preset(plain):
         if not methods:
@@ -409,13 +409,15 @@ def grid_of(
     named = _chosen(listed, methods) if methods else listed
     found = file.settings or {"base": SettingFile()}
     if unknown := [label for label in settings if label not in found]:
-        hint = nearest(unknown[0], list(found))
+        hint = name_suggestion(unknown[0], list(found))
         raise ConfigError(f"--setting: {unknown[0]!r}: no such setting of {origin}; {hint}")
     for label, setting in found.items():
         for own in setting.methods:
             if own not in [*listed, *named]:
                 where = f"{origin}: settings: {label}: methods: {own!r}"
-                raise ConfigError(f"{where}: no such method here; {nearest(own, list(listed))}")
+                raise ConfigError(
+                    f"{where}: no such method here; {name_suggestion(own, list(listed))}"
+                )
     tune = file.tune
     if tune and settings:  # those of the command line, in the place of its own
         tune = tune.model_copy(update={"settings": []})
@@ -461,7 +463,7 @@ def one_of(several: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]
     if (other := own.pop("like", None)) is None:
         return own
     if other not in several:
-        hint = nearest(other, several)
+        hint = name_suggestion(other, several)
         raise ConfigError(f"{origin}: like = {other!r}: no such grid here; {hint}")
     base = one_of(several, other, origin)
     both = [
@@ -500,7 +502,7 @@ def _lines(error: ValidationError, origin: str) -> Iterator[str]:
             continue
         if found["type"] == "extra_forbidden":
             valid = Paper.model_fields if groups else _KEYS
-            rule = f"unknown key; {nearest(key, valid)}"
+            rule = f"unknown key; {name_suggestion(key, valid)}"
         elif found["loc"][-1] == "[key]":
             rule = "a name must be text: put it in quotes"
         rule = _RULES.get((key, found["type"]), rule)
@@ -522,7 +524,9 @@ def _chosen(named: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     valid = [*dict.fromkeys([*named, *method_presets(), MIX])]
     for label in labels:
         if label not in valid and yaml_path(label) is None:
-            raise ConfigError(f"--methods: {label!r}: no such method; {nearest(label, valid)}")
+            raise ConfigError(
+                f"--methods: {label!r}: no such method; {name_suggestion(label, valid)}"
+            )
     return _by_label({label: named.get(label, {}) for label in labels}, Path())
 
 

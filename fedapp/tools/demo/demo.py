@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedapp.core.disk import refused, write_atomic
+from fedapp.core.disk import write_atomic, write_error
 from fedapp.core.errors import RunError
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import Scalar
@@ -35,7 +35,7 @@ def demo(out: Path | None = None, **over: Scalar) -> list[str]:
         folder.mkdir(parents=True)
         folder.rmdir()
     except OSError as error:
-        raise refused(folder, error, setting=ANOTHER) from error
+        raise write_error(folder, error, setting=ANOTHER) from error
     place = {"runtime.out": str(folder.parent), "runtime.run_name": folder.name}
     experiment = load_experiment(PRESET, {"rounds.num_rounds": ROUNDS, **over, **place})
     sites = experiment.split.num_clients

@@ -25,7 +25,14 @@ from typing import Any, Self
 import yaml
 
 from fedapp.core.errors import FedAppError, RunError
-from fedapp.core.processes import alive, descendants, end, free_port, marked, signals_as_exit
+from fedapp.core.processes import (
+    alive,
+    descendants,
+    free_port,
+    signals_as_exit,
+    terminate,
+    with_environment_variable,
+)
 
 APP = Path(__file__).resolve().parents[3]
 MARK = "FEDAPP_COMPOSE_FOLDER"
@@ -128,10 +135,10 @@ class Services:
 
         def remaining() -> set[int]:
             # nginx writes its title over its environment, Flower's programs outlive their parents.
-            ours = started | marked(MARK, str(self._folder))
+            ours = started | with_environment_variable(MARK, str(self._folder))
             return alive(ours | descendants(started))
 
-        end(remaining)
+        terminate(remaining)
         for process in self._processes.values():
             process.wait()
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from fedapp.core.devices import pick_device, torch_threads
 from fedapp.core.errors import RunError
 from fedapp.core.formatting import size
-from fedapp.core.progress import doing
+from fedapp.core.progress import slow_work_notice
 from fedapp.evaluation.model_selection import USED, candidates
 from fedapp.experiment.run_folder import RunFolder, find_run
 from fedapp.models.description import (
@@ -51,7 +51,7 @@ def export(run: FinishedRun) -> list[Exported]:
             f"{run.path}: round {run.state.round} of {last}: finish the run with "
             "runtime.resume=true"
         )
-    with doing("reading the sites' data"):
+    with slow_work_notice("reading the sites' data"):
         federation = federation_of(run.experiment)
     if {facts.split_digest for facts in run.facts.values()} != {federation.digest}:
         raise RunError(
@@ -61,7 +61,7 @@ def export(run: FinishedRun) -> list[Exported]:
     folders = {k: root / run.facts[k].folder for k in sorted(run.state.standings.sites)}
     with torch_threads(run.experiment.runtime.threads):
         for number, folder in folders.items():
-            with doing(f"the model of site {number}, of {len(folders)}"):
+            with slow_work_notice(f"the model of site {number}, of {len(folders)}"):
                 if (folder / DESCRIPTION).exists():
                     _check(folder, federation, number)
                 else:

@@ -7,7 +7,7 @@ from rich.console import Console
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import RunError
 from fedapp.core.formatting import percent
-from fedapp.core.progress import doing
+from fedapp.core.progress import slow_work_notice
 from fedapp.evaluation.model_selection import Choice
 from fedapp.experiment.run_folder import find_run
 from fedapp.models.card import ANSWER_NAMES, joining_verdict, when
@@ -46,7 +46,7 @@ def show_site(folder: Path, console: Console, pages: Path | None, at: float) -> 
         if pages is not None:
             origin = description.origin
             page = pages / f"{origin.run}-{origin.called}.html"
-            with doing(f"page of {origin.called}"):
+            with slow_work_notice(f"page of {origin.called}"):
                 # Matplotlib and scikit-learn take seconds to import.
                 from fedapp.reports.site_report import site_page, view_of_model
 

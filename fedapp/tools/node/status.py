@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import StoreError
-from fedapp.core.untrusted_files import json_file
+from fedapp.core.untrusted_files import read_json
 from fedapp.experiment.run_folder import runs_root
 
 FRESH_S = 45.0
@@ -61,7 +61,7 @@ class Status:
 def health(path: Path) -> tuple[bool, str]:
     """Return whether a node is online, and how it is in words."""
     try:
-        said = json_file(path)
+        said = read_json(path)
         age = time.time() - path.stat().st_mtime
         state, since, detail = (str(said[key]) for key in ("state", "since", "detail"))
     except FileNotFoundError:

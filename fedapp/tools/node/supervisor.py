@@ -13,7 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 
-from fedapp.core.processes import adopt_orphans, end, end_own, own_remaining, signals_as_exit
+from fedapp.core.processes import (
+    adopt_orphans,
+    running_descendants,
+    signals_as_exit,
+    terminate,
+    terminate_descendants,
+)
 from fedapp.tools.node.health import Watch
 from fedapp.tools.node.status import Status
 
@@ -47,7 +53,7 @@ class Supervisor:
         except SystemExit:
             return  # a person's or systemd's wish: no failure
         finally:
-            end_own()
+            terminate_descendants()
             self.status.gone()
 
     def _once(self) -> None:
@@ -101,7 +107,7 @@ class Supervisor:
             process.terminate()  # alone: one that is asked twice leaves without signing off
             with suppress(subprocess.TimeoutExpired):
                 process.wait(LEAVE_S)
-            end(own_remaining)
+            terminate(running_descendants)
             os.close(told)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedapp.experiment.preset_files import CONF
 from fedapp.experiment.signed_runs import fingerprint, public_key
-from fedapp.protocol.secure_aggregation.site_session import FEWEST
+from fedapp.protocol.secure_aggregation.site_session import MIN_MEMBERS
 from fedapp.site.policy import SitePolicy
 from fedapp.site.terms import FILE, KINDS, LARGEST_DELTA, Terms
 
@@ -82,7 +82,7 @@ def _numbers(terms: Terms) -> Iterator[str]:
 
 
 def _privacy(terms: Terms) -> Iterator[str]:
-    least = terms.least_members or FEWEST
+    least = terms.least_members or MIN_MEMBERS
     most = f" and {terms.most_members} at most" if terms.most_members else ""
     if terms.masked_only:
         yield f"Sums are masked, of {least} sites or more{most}: a plain run is refused."

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedapp.core.disk import refused
+from fedapp.core.disk import write_error
 from fedapp.core.errors import RunError, StoreError, one_line
 from fedapp.core.optional_dependencies import needs
 from fedapp.experiment.preset_files import read_yaml
@@ -111,7 +111,7 @@ def _to_tensorboard(run: Path, folder: Path) -> None:
             old.unlink()
         writer = SummaryWriter(str(folder), filename_suffix=SUFFIX)
     except OSError as error:
-        raise refused(folder, error) from error
+        raise write_error(folder, error) from error
     with writer:
         lines = [f"| {key} | {value} |" for key, value in _settings(run).items()]
         table = "\n".join(["| setting | value |", "|---|---|", *lines])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError
-from fedapp.core.progress import doing
+from fedapp.core.progress import slow_work_notice
 from fedapp.models.card import CARD, model_card
 from fedapp.models.description import ENCODER_STEM, TENSORS, Description
 from fedapp.models.folder import add_network_files, read_consistent
@@ -58,7 +58,7 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
             "JPEG of 8 bits only: use --to onnx, and bring images to 256 levels by that window"
         )
     given = _some(model, images)
-    with doing("writing the network as ONNX, and comparing its answers"):
+    with slow_work_notice("writing the network as ONNX, and comparing its answers"):
         onnx = to_onnx(model)
         worst = difference(onnx, model, given)
     if form == "onnx":

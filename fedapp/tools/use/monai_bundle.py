@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedapp.core.disk import write_atomic
-from fedapp.core.names import cell
+from fedapp.core.names import csv_cell
 from fedapp.experiment.code_hash import versions
 from fedapp.models.card import model_card
 from fedapp.models.description import Description
@@ -37,7 +37,7 @@ def write_bundle(folder: Path, model: SiteModel, description: Description, onnx:
         "models/model.onnx": onnx,
         "configs/metadata.json": _json(metadata(description)),
         "configs/inference.json": _json(inference(description)),
-        "configs/classes.json": _json([cell(name) for name in description.model.classes]),
+        "configs/classes.json": _json([csv_cell(name) for name in description.model.classes]),
         "docs/README.md": model_card(description).encode(),
     }.items():
         write_atomic(folder / name, data, durable=False)

@@ -8,7 +8,7 @@ from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError, DataError
 from fedapp.core.formatting import count as counted
 from fedapp.core.formatting import csv_text
-from fedapp.core.progress import counting
+from fedapp.core.progress import image_progress
 from fedapp.models.listing import list_images
 from fedapp.models.model import load_model
 from fedapp.models.predict import Prediction, PredictionOptions, predictions
@@ -34,7 +34,7 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     listed = list_images(images)
     open_ones = [image for image in listed if not image.label]
     asked: list[Prediction] = []
-    with counting("images", len(open_ones)) as done:
+    with image_progress("images", len(open_ones)) as done:
         for found in predictions(model, description.calibration, open_ones, PredictionOptions()):
             asked += [one for one in found if isinstance(one, Prediction)]
             done(len(found))

@@ -12,11 +12,11 @@ from typing import BinaryIO
 import torch
 
 from fedapp.core.devices import pick_device
-from fedapp.core.disk import written_whole
+from fedapp.core.disk import open_atomic
 from fedapp.core.errors import DataError, RunError
 from fedapp.core.formatting import count, csv_text, duration, percent
-from fedapp.core.names import cell
-from fedapp.core.progress import counting
+from fedapp.core.names import csv_cell
+from fedapp.core.progress import image_progress
 from fedapp.evaluation.reliability_warnings import shift_warnings
 from fedapp.experiment.run_folder import RunFolder, find_run
 from fedapp.models.conformal import coverage_caution
@@ -122,8 +122,8 @@ def _write(
     """
     unread: list[UnreadableImage] = []
     target: AbstractContextManager[BinaryIO]
-    target = nullcontext(sys.stdout.buffer) if out is None else written_whole(out, durable=False)
-    with target as file, counting("images", images) as done:
+    target = nullcontext(sys.stdout.buffer) if out is None else open_atomic(out, durable=False)
+    with target as file, image_progress("images", images) as done:
         file.write(csv_text([columns]).encode())
         for rows, failed in batches:
             file.write(csv_text(rows).encode())
@@ -154,7 +154,7 @@ def _findings(model: SiteModel, images: Sequence[ListedInput], out: Path | None)
         )
         for found in findings(model, images)
     )
-    unread = _write(out, len(images), ("file", *map(cell, names)), answers)
+    unread = _write(out, len(images), ("file", *map(csv_cell, names)), answers)
     print("findings, each by itself: no sets, and no threshold is chosen", file=sys.stderr)
     for line in _not_read(unread):
         print(line, file=sys.stderr)

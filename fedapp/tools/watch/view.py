@@ -17,7 +17,7 @@ from rich.text import Text
 
 from fedapp.core.errors import RunError, one_line
 from fedapp.core.formatting import duration, percent, size
-from fedapp.core.progress import RECENT
+from fedapp.core.progress import RECENT_ROUNDS
 from fedapp.experiment.preset_files import read_yaml
 from fedapp.experiment.run_folder import Row, RunFolder, is_running
 from fedapp.server.accuracy_drop import accuracy_drop_warning
@@ -54,7 +54,9 @@ class Watched:
     @property
     def round_s(self) -> float | None:
         """Mean seconds of the latest rounds; None before the first one."""
-        marks = [row["wall_seconds"] for row in self.rows[-RECENT - 1 :] if "wall_seconds" in row]
+        marks = [
+            row["wall_seconds"] for row in self.rows[-RECENT_ROUNDS - 1 :] if "wall_seconds" in row
+        ]
         return (marks[-1] - marks[0]) / (len(marks) - 1) if len(marks) > 1 else None
 
     @property

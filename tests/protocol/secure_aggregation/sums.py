@@ -19,7 +19,7 @@ from fedapp.protocol.secure_aggregation.fixed_point import from_words, to_words
 from fedapp.protocol.secure_aggregation.server_session import (
     Unmasked,
     announcements_for,
-    by_receiver,
+    boxes_by_receiver,
     unmask,
 )
 from fedapp.protocol.secure_aggregation.simulated_keys import (
@@ -27,7 +27,7 @@ from fedapp.protocol.secure_aggregation.simulated_keys import (
     simulated_secret,
     simulated_signer,
 )
-from fedapp.protocol.secure_aggregation.site_session import MaskSite, all_announced
+from fedapp.protocol.secure_aggregation.site_session import MaskSite, announcements_digest
 
 SEED = 3
 CONTEXT = SumContext("run", "run-1", "e" * 64, 4, 1, 2)
@@ -80,7 +80,7 @@ class Sum:
 
     @property
     def announced(self) -> str:
-        return all_announced(self.context, (self.announcements[k] for k in self.members))
+        return announcements_digest(self.context, (self.announcements[k] for k in self.members))
 
     @property
     def cohort(self) -> str:
@@ -96,7 +96,7 @@ class Sum:
         return row if row.dtype == np.uint64 else to_words(row, len(self.rows))
 
     def masked(self, k: int) -> Words:
-        return self.sites[k].masked(self.context, self.step("add", k), self.words(k))
+        return self.sites[k].add_masks(self.context, self.step("add", k), self.words(k))
 
     @cached_property
     def total(self) -> Words:
@@ -117,11 +117,11 @@ class Sum:
 
     def open(self, k: int, **more: object) -> SumAnswer:
         plain = {
-            "sealed": by_receiver(self.sealed)[k],
+            "sealed": boxes_by_receiver(self.sealed)[k],
             "survivors": self.survivors,
             "confirmations": self.confirmations,
         }
-        return self.sites[k].opened(self.context, self.step("open", k, **{**plain, **more}))
+        return self.sites[k].open_shares(self.context, self.step("open", k, **{**plain, **more}))
 
     @cached_property
     def opened(self) -> dict[int, SumAnswer]:

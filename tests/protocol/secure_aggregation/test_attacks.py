@@ -8,12 +8,12 @@ import pytest
 
 from fedapp.protocol.messages import Announcement, OpenedShare, SumAnswer
 from fedapp.protocol.secure_aggregation.context import MaskError
-from fedapp.protocol.secure_aggregation.fixed_point import bound, from_words, to_words
-from fedapp.protocol.secure_aggregation.keys import SumSecrets, mask_key, own_digest
+from fedapp.protocol.secure_aggregation.fixed_point import from_words, max_number, to_words
+from fedapp.protocol.secure_aggregation.keys import SumSecrets, mask_key, own_mask_digest
 from fedapp.protocol.secure_aggregation.masking import add_own, add_pairs, remove_own
 from fedapp.protocol.secure_aggregation.neighbour_graph import quorum
-from fedapp.protocol.secure_aggregation.secret_sharing import combine, split
-from fedapp.protocol.secure_aggregation.server_session import by_receiver
+from fedapp.protocol.secure_aggregation.secret_sharing import combine_shares, split_secret
+from fedapp.protocol.secure_aggregation.server_session import boxes_by_receiver
 from fedapp.protocol.secure_aggregation.simulated_keys import (
     simulated_agreed,
     simulated_secret,
@@ -55,11 +55,11 @@ def gathered(
     secrets = secrets_of(victim)
     for which, secret in (("own", secrets.own), ("pairs", secrets.pairs)):
         coefficients = secrets.coefficients(which, cohort, threshold - 1)
-        for holder, share in split(secret, coefficients, one.members).items():
+        for holder, share in split_secret(secret, coefficients, one.members).items():
             if holder in colluding or shown[holder] == (which == "own"):
                 shares[which][holder] = share
     return {
-        which: combine(dict(list(of.items())[:threshold])) if len(of) >= threshold else None
+        which: combine_shares(dict(list(of.items())[:threshold])) if len(of) >= threshold else None
         for which, of in shares.items()
     }
 
@@ -178,10 +178,10 @@ def test_changed_and_replayed_keys_are_refused_at_every_step(kind, stage):
     wrong[2] = change(wrong[2])
     step = replace(step, announcements=tuple(wrong))
     here = one.sites[0]
-    does = {"share": here.share, "open": here.opened}
+    does = {"share": here.share, "open": here.open_shares}
     with refused(words) as error:
         if stage == "add":
-            here.masked(CONTEXT, step, one.words(0))
+            here.add_masks(CONTEXT, step, one.words(0))
         else:
             does[stage](CONTEXT, step)
     assert "\n" not in str(error.value)
@@ -200,7 +200,7 @@ def test_a_site_that_copies_anothers_key_does_not_cancel_its_masks():
     """Site 0 announces the key of site 2: site 1 adds a mask with 2 and subtracts one with 0."""
     one = Sum(rows(4))
     copied = replace(one.announcements[0], mask=one.announcements[2].mask)
-    text = CONTEXT.bound("announce", 0, copied.box, copied.mask, copied.own)
+    text = CONTEXT.bind("announce", 0, copied.box, copied.mask, copied.own)
     one.announcements[0] = replace(copied, signature=simulated_signer(SEED, 0).sign(text))
     words = one.masked(1)
     cancelled = one.words(1).copy()
@@ -215,7 +215,7 @@ def test_keys_whose_masks_everybody_knows_are_refused_by_name():
     one = Sum(rows(4))
     for which in ("box", "mask"):
         low = replace(one.announcements[2], **{which: "00" * 32})
-        text = CONTEXT.bound("announce", 2, low.box, low.mask, low.own)
+        text = CONTEXT.bind("announce", 2, low.box, low.mask, low.own)
         low = replace(low, signature=simulated_signer(SEED, 2).sign(text))
         with refused("^site 2: announced what is no key of X25519; leave it out"):
             check_announcement(CONTEXT, low, one.sites[0].agreed)
@@ -275,7 +275,7 @@ def test_members_that_no_site_accepts(members, words):
         shares(one, members)
     masks = replace(one.step("add", 0), members=members)
     with refused(words):
-        one.sites[0].masked(CONTEXT, masks, one.words(0))
+        one.sites[0].add_masks(CONTEXT, masks, one.words(0))
 
 
 @pytest.mark.parametrize(("survivors", "words"), [
@@ -327,10 +327,10 @@ def test_other_members_to_each_site_leave_noise():
 
 def test_boxes_of_strangers_for_others_and_twice_are_refused():
     one = Sum(rows(4))
-    mine = by_receiver(one.sealed)[0]
+    mine = boxes_by_receiver(one.sealed)[0]
     assert [box.sender for box in mine] == [0, 1, 2, 3]
     with refused("from site 1 for site 2: must be from a neighbour of site 0, for it"):
-        one.open(0, sealed=(mine[0], *by_receiver(one.sealed)[2][1:]))
+        one.open(0, sealed=(mine[0], *boxes_by_receiver(one.sealed)[2][1:]))
     with refused("from site 9 for site 0: must be from a neighbour"):
         one.open(0, sealed=(*mine, replace(mine[3], sender=9)))
     with refused("senders of sealed boxes of a masked sum must be ascending, each once"):
@@ -339,8 +339,8 @@ def test_boxes_of_strangers_for_others_and_twice_are_refused():
 
 def test_a_box_that_cannot_be_opened_is_left_out():
     one, elsewhere = Sum(rows(4)), Sum(rows(4), context=replace(CONTEXT, round=3))
-    mine = by_receiver(one.sealed)[0]
-    for wrong in (mine[2].box, "", mine[1].box[:-2], by_receiver(elsewhere.sealed)[0][1].box):
+    mine = boxes_by_receiver(one.sealed)[0]
+    for wrong in (mine[2].box, "", mine[1].box[:-2], boxes_by_receiver(elsewhere.sealed)[0][1].box):
         answer = one.open(0, sealed=(mine[0], replace(mine[1], box=wrong), *mine[2:]))
         assert [share.site for share in answer.own] == [0, 2, 3]
 
@@ -429,7 +429,7 @@ def test_a_wrong_mask_makes_noise_that_the_range_shows():
 
 def test_an_honest_site_sends_no_huge_number():
     with refused("number 2 of 4 of a masked sum: must be within"):
-        Sum(np.array([[0.0, 0, 2 * bound(3), 0]] * 3)).masked(0)
+        Sum(np.array([[0.0, 0, 2 * max_number(3), 0]] * 3)).masked(0)
 
 
 def test_what_a_hostile_site_can_do_with_a_huge_number():
@@ -458,7 +458,7 @@ def test_a_hostile_site_can_wrap_around_and_that_is_another_way_to_the_same():
 
 def test_a_site_may_announce_what_it_likes_of_its_own_mask_and_spoils_the_sum_by_name():
     one = Sum(rows(4))
-    lied = replace(one.announcements[1], own=own_digest(bytes(32)))
+    lied = replace(one.announcements[1], own=own_mask_digest(bytes(32)))
     assert len(one.opened) == len(one.members) and one.total.size == 4  # both as they should be
     one.announcements[1] = lied
     with refused("shares of site 1's secret do not fit what it announced"):
@@ -489,10 +489,10 @@ def test_two_cohorts_under_one_set_of_keys_would_show_a_row():
     assert len(pairs) == quorum(6) and len(own) == quorum(4)
 
     seen = words.copy()
-    remove_own(seen, combine(own), four.cohort)
+    remove_own(seen, combine_shares(own), four.cohort)
     negative = np.zeros_like(seen)
     others = {k: four.announcements[k].mask for k in (1, 4, 5)}
-    add_pairs(negative, 0, mask_key(combine(pairs)), others, four.cohort)
+    add_pairs(negative, 0, mask_key(combine_shares(pairs)), others, four.cohort)
     assert np.array_equal(seen - negative, four.words(0))
 
 

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.protocol.secure_aggregation.context import MaskError
-from fedapp.protocol.secure_aggregation.fixed_point import FRACTION, bound, from_words, to_words
+from fedapp.protocol.secure_aggregation.fixed_point import (
+    FRACTION,
+    from_words,
+    max_number,
+    to_words,
+)
 
 STEP = 2.0**-FRACTION
 
@@ -34,7 +39,7 @@ def test_what_lies_on_the_grid_comes_back_as_it_was():
 @pytest.mark.parametrize("sites", [1, 2, 3, 7, 100, 1000, 4096])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_numbers_of_all_sites_do_not_overflow(sites, sign):
-    most = sign * bound(sites)
+    most = sign * max_number(sites)
     words = to_words(numbers(most), sites)
     total = int(words.view(np.int64)[0]) * sites
     assert abs(total) < 2**63 and total * sign > 0
@@ -48,7 +53,7 @@ def test_the_largest_numbers_of_all_sites_do_not_overflow(sites, sign):
 @pytest.mark.parametrize("sites", [1, 3, 100, 4096])
 @pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan, "above", "below"])
 def test_one_number_too_large_is_named_by_its_place(sites, wrong):
-    above = np.nextafter(bound(sites), np.inf)
+    above = np.nextafter(max_number(sites), np.inf)
     value = {"above": above, "below": -above}.get(wrong, wrong)
     with pytest.raises(MaskError, match=r"^number 1 of 3 .* within ±.*lower") as error:
         to_words(numbers(1, value, value), sites)
@@ -56,7 +61,7 @@ def test_one_number_too_large_is_named_by_its_place(sites, wrong):
     assert isinstance(wrong, str) or str(value) not in str(error.value)  # the server reads it
 
 
-@given(st.lists(st.floats(-bound(5), bound(5)), min_size=5, max_size=5))
+@given(st.lists(st.floats(-max_number(5), max_number(5)), min_size=5, max_size=5))
 def test_the_error_of_a_sum_is_what_is_stated(values):
     words = [to_words(numbers(value), 5) for value in values]
     exact = sum(map(Fraction, values))

@@ -12,14 +12,14 @@ from fedapp.protocol.secure_aggregation.context import SumContext
 from fedapp.protocol.secure_aggregation.keys import (
     Signer,
     SumSecrets,
-    agreed_key,
     fingerprint,
+    is_signed,
+    is_usable_key,
+    pairwise_key,
     public,
     registered_fingerprint,
     seal,
-    signed,
     unseal,
-    usable,
 )
 from fedapp.protocol.secure_aggregation.simulated_keys import (
     simulated_agreed,
@@ -56,11 +56,11 @@ def test_a_site_signs_with_the_key_that_it_is_registered_by(kind, form):
     signer = Signer.from_file(written(GOOD[kind], form))
     assert fingerprint(signer.public) == registered_fingerprint(registered(GOOD[kind]) + b" a@b\n")
     signature = bytes.fromhex(signer.sign(b"text"))
-    assert signed(signer.public, signature, b"text")
-    assert not signed(signer.public, signature, b"texu")
-    assert not signed(signer.public, signature[:-1] + bytes([signature[-1] ^ 1]), b"text")
+    assert is_signed(signer.public, signature, b"text")
+    assert not is_signed(signer.public, signature, b"texu")
+    assert not is_signed(signer.public, signature[:-1] + bytes([signature[-1] ^ 1]), b"text")
     for other in GOOD.keys() - {kind}:
-        assert not signed(Signer(GOOD[other]).public, signature, b"text")
+        assert not is_signed(Signer(GOOD[other]).public, signature, b"text")
 
 
 @pytest.mark.parametrize("text", [
@@ -89,7 +89,7 @@ def test_a_signature_under_what_is_no_known_key_is_none(key):
     if not isinstance(key, bytes):
         der, form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         key = key.public_key().public_bytes(der, form)
-    assert not signed(key, b"", b"text")
+    assert not is_signed(key, b"", b"text")
 
 
 # --- secrets --------------------------------------------------------------------------------------
@@ -122,8 +122,8 @@ def test_a_site_that_starts_again_has_the_same_secrets_and_other_sums_have_other
 
 def test_parts_of_a_context_keep_their_borders():
     one, two = SumContext("n", "a", "bc", 1, 1), SumContext("n", "ab", "c", 1, 1)
-    assert one.bound("x") != two.bound("x")
-    assert one.bound("x", "y", 1) != one.bound("x", "y1")
+    assert one.bind("x") != two.bind("x")
+    assert one.bind("x", "y", 1) != one.bind("x", "y1")
     assert one.cohort([1, 23], "a") != one.cohort([12, 3], "a") != one.cohort([12, 3], "b")
 
 
@@ -146,16 +146,16 @@ def test_simulated_keys_follow_from_seed_and_site():
 
 def test_two_keys_agree_for_each_purpose():
     a, b = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-    assert agreed_key(a, public(b), b"x") == agreed_key(b, public(a), b"x")
-    assert agreed_key(a, public(b), b"x") != agreed_key(a, public(b), b"y")
+    assert pairwise_key(a, public(b), b"x") == pairwise_key(b, public(a), b"x")
+    assert pairwise_key(a, public(b), b"x") != pairwise_key(a, public(b), b"y")
 
 
 @pytest.mark.parametrize("low", [0, 1, 2**255 - 20])
 def test_a_key_whose_secret_everybody_knows_is_refused(low):
     key = low.to_bytes(32, "little").hex()
-    assert not usable(key) and usable(public(X25519PrivateKey.generate()))
+    assert not is_usable_key(key) and is_usable_key(public(X25519PrivateKey.generate()))
     with pytest.raises(ValueError, match="shared key"):
-        agreed_key(X25519PrivateKey.generate(), key, b"x")
+        pairwise_key(X25519PrivateKey.generate(), key, b"x")
 
 
 def test_a_box_opens_with_its_key_alone():

@@ -8,21 +8,21 @@ import pytest
 
 from fedapp.protocol.secure_aggregation.context import MaskError, SumContext
 from fedapp.protocol.secure_aggregation.neighbour_graph import (
-    COMPLETE,
-    CORRECTNESS,
-    SECURITY,
+    CORRECTNESS_BITS,
+    MAX_COMPLETE_GRAPH,
+    SECURITY_BITS,
     Graph,
-    graph,
+    neighbour_graph,
     quorum,
-    rows,
+    ring_parameters,
 )
 
 CONTEXT = SumContext("name", "run", "e", 0, 0)
-LARGE = (COMPLETE + 1, 1000, 4096)
+LARGE = (MAX_COMPLETE_GRAPH + 1, 1000, 4096)
 
 
 def of(members: int, context: SumContext = CONTEXT) -> Graph:
-    return graph(context, tuple(range(members)))
+    return neighbour_graph(context, tuple(range(members)))
 
 
 def test_a_quorum_by_hand():
@@ -43,7 +43,7 @@ def test_no_two_lists_have_a_quorum_and_a_third_may_be_lost():
 def test_of_few_everybody_is_everybodys_neighbour():
     links = of(5)
     assert all(links.holders(site) == [0, 1, 2, 3, 4] for site in range(5))
-    assert links.threshold == quorum(5) and of(COMPLETE).half == 0
+    assert links.threshold == quorum(5) and of(MAX_COMPLETE_GRAPH).half == 0
 
 
 def below(members: int, marked: int, drawn: int, least: int, power: int) -> bool:
@@ -59,16 +59,16 @@ def below(members: int, marked: int, drawn: int, least: int, power: int) -> bool
 
 @pytest.mark.parametrize("members", LARGE)
 def test_rows_keep_both_chances_and_are_the_smallest(members):
-    half, least = rows(members)
+    half, least = ring_parameters(members)
     colluding, lost = (members - 1) // 3, members // 3
 
     def sure(row: int, left: int) -> bool:  # fewer are left where more than row - left are lost
-        return below(members, lost, row, row - left + 1, CORRECTNESS)
+        return below(members, lost, row, row - left + 1, CORRECTNESS_BITS)
 
-    assert below(members, colluding, half, least, SECURITY)
-    assert not below(members, colluding, half, least - 1, SECURITY)
+    assert below(members, colluding, half, least, SECURITY_BITS)
+    assert not below(members, colluding, half, least - 1, SECURITY_BITS)
     assert sure(half, least)
-    assert not sure(half - 1, least - below(members, colluding, half - 1, least - 1, SECURITY))
+    assert not sure(half - 1, least - below(members, colluding, half - 1, least - 1, SECURITY_BITS))
     assert 2 * half < members - 1
 
 
@@ -98,11 +98,11 @@ def test_a_ring_is_regular_and_mutual(members):
 
 def test_everybody_draws_the_same_ring_and_each_sum_another():
     first = of(600)
-    graph.cache_clear()
+    neighbour_graph.cache_clear()
     assert of(600) == first
     for other in {"round": 1}, {"number": 1}, {"identity": "run2"}, {"experiment": "f"}:
         assert of(600, replace(CONTEXT, **other)).ring != first.ring
-    assert graph(CONTEXT, tuple(range(1, 601))).ring != first.ring
+    assert neighbour_graph(CONTEXT, tuple(range(1, 601))).ring != first.ring
 
 
 @pytest.mark.parametrize("seed", range(5))

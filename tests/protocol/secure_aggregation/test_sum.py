@@ -14,9 +14,14 @@ from scipy import stats
 from fedapp.protocol.codec import decode_answer, decode_request, encode
 from fedapp.protocol.messages import ModelRef, Reply, Task
 from fedapp.protocol.secure_aggregation.context import MaskError
-from fedapp.protocol.secure_aggregation.fixed_point import FRACTION, bound, from_words, to_words
+from fedapp.protocol.secure_aggregation.fixed_point import (
+    FRACTION,
+    from_words,
+    max_number,
+    to_words,
+)
 from fedapp.protocol.secure_aggregation.keys import SumSecrets, mask_key
-from fedapp.protocol.secure_aggregation.neighbour_graph import Graph, graph, quorum
+from fedapp.protocol.secure_aggregation.neighbour_graph import Graph, neighbour_graph, quorum
 from fedapp.protocol.secure_aggregation.simulated_keys import simulated_secret
 from tests.protocol.secure_aggregation.sums import CONTEXT, SEED, Sum, total
 
@@ -28,14 +33,14 @@ def small_ring(monkeypatch):
     """Of 12 sites each has three neighbours on either side, and two of three in a row are left."""
     module = sys.modules["fedapp.protocol.secure_aggregation.neighbour_graph"]
     monkeypatch.setattr(module, "COMPLETE", 11)
-    monkeypatch.setattr(module, "rows", lambda members: (3, 2))
-    graph.cache_clear()
+    monkeypatch.setattr(module, "ring_parameters", lambda members: (3, 2))
+    neighbour_graph.cache_clear()
     yield
-    graph.cache_clear()
+    neighbour_graph.cache_clear()
 
 
 def links_of(members: int) -> Graph:
-    return graph(CONTEXT, tuple(range(members)))
+    return neighbour_graph(CONTEXT, tuple(range(members)))
 
 
 def rows(sites: int, numbers: int = 5, seed: int = 0) -> np.ndarray:
@@ -122,7 +127,7 @@ def test_a_site_that_was_killed_gives_the_same_again():
 
 @pytest.mark.parametrize("sites", [3, 10])
 def test_largest_and_smallest_numbers_at_all_sites(sites):
-    most = bound(sites)
+    most = max_number(sites)
     one = Sum(np.tile([most, -most, STEP, -STEP, 0.0], (sites, 1)))
     expected = np.array([sites * most, -sites * most, sites * STEP, -sites * STEP, 0])
     assert one.result() == pytest.approx(expected, rel=2**-52)

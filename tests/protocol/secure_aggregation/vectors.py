@@ -17,7 +17,7 @@ from fedapp.protocol.secure_aggregation.context import SumContext
 from fedapp.protocol.secure_aggregation.fixed_point import from_words
 from fedapp.protocol.secure_aggregation.keys import Signer, SumSecrets, fingerprint
 from fedapp.protocol.secure_aggregation.neighbour_graph import quorum
-from fedapp.protocol.secure_aggregation.site_session import MaskSite, confirmed
+from fedapp.protocol.secure_aggregation.site_session import MaskSite, confirmation_text
 from tests.protocol.secure_aggregation.sums import Sum
 
 FORMAT = 10
@@ -38,7 +38,7 @@ def made() -> dict[str, Any]:
     sites = []
     for k in one.members:
         own, told = SumSecrets(secrets[k], CONTEXT, k), one.announcements[k]
-        bound = CONTEXT.bound("announce", k, told.box, told.mask, told.own)
+        bound = CONTEXT.bind("announce", k, told.box, told.mask, told.own)
         sites.append({
             "site": k,
             "signing_key": signers[k].hex(),
@@ -62,7 +62,7 @@ def made() -> dict[str, Any]:
         "announced": one.announced,
         "cohort": one.cohort,
         "survivors": list(one.survivors),
-        "confirmed_text": confirmed(CONTEXT, step).decode(),
+        "confirmed_text": confirmation_text(CONTEXT, step).decode(),
         "confirmations": {said.site: said.signature for said in one.confirmations},
         "opened": {
             k: {which: {of.site: of.share for of in getattr(answer, which)}

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app
 from fedapp.core.errors import RunError
-from fedapp.core.progress import doing
+from fedapp.core.progress import slow_work_notice
 from fedapp.experiment.config import load_experiment
 from fedapp.models.description import read_description
 from fedapp.models.folder import model_folders, summarise_sites
@@ -82,7 +82,7 @@ def test_a_run_a_nodes_place_and_a_folder_of_runs_are_read_alike(run, tmp_path, 
 
 
 def test_a_page_for_each_site_whose_making_says_what_it_does(run, tmp_path, monkeypatch, capsys):
-    slow = partial(doing, after_s=0)
+    slow = partial(slow_work_notice, after_s=0)
     monkeypatch.setattr("fedapp.tools.models.site_models.doing", slow)
     result = CliRunner().invoke(app, ["site", str(run), "--page", str(tmp_path)])
     assert result.exit_code == 0, result.output

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.core.processes import alive, marked
+from fedapp.core.processes import alive, with_environment_variable
 
 MARK = "FEDAPP_NODE_TEST"
 PARENT = """
@@ -78,7 +78,7 @@ class Here:
             time.sleep(0.02)
 
     def left(self):
-        return alive(marked(MARK, str(self.folder)))
+        return alive(with_environment_variable(MARK, str(self.folder)))
 
 
 @pytest.fixture
