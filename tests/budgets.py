@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (960, 13),
     "server_app": (600, 7),
     "bench": (2_500, 30),
-    "tests": (51_700, 412),
+    "tests": (51_760, 412),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
