@@ -32,7 +32,7 @@ STEP = 2.0**-FRACTION
 def small_ring(monkeypatch):
     """Of 12 sites each has three neighbours on either side, and two of three in a row are left."""
     module = sys.modules["fedapp.protocol.secure_aggregation.neighbour_graph"]
-    monkeypatch.setattr(module, "COMPLETE", 11)
+    monkeypatch.setattr(module, "MAX_COMPLETE_GRAPH", 11)
     monkeypatch.setattr(module, "ring_parameters", lambda members: (3, 2))
     neighbour_graph.cache_clear()
     yield
