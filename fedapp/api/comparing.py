@@ -1,4 +1,4 @@
-"""Methods compared from a program, on the same splits, starts and numbers of mini-batches."""
+"""`fedapp.compare`: methods compared on equal splits, initial weights and numbers of batches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,21 +25,22 @@ from fedapp.tools.compare.execute import INTERRUPTED, execute, execute_here
 from fedapp.tools.compare.grid import Grid, grid_of
 
 SETTING_NAME = "base"
-"""What the one setting of such a comparison is called in its files."""
+"""Name, in the files of the comparison, of the only setting that it has."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of a comparison; `print` shows it.
+    """The result of a comparison; `print` shows it.
 
-    folder: with results.csv, sites.csv, rounds.csv (`fedapp report FOLDER` draws them). rows: a
-    method each, the columns below; accuracies are shares in [0, 1], of each site's own test inputs
-    at the round chosen by validation.
+    folder: holds results.csv, sites.csv and rounds.csv (`fedapp report FOLDER` draws them). rows:
+    one for each method, with the columns below. Accuracies are shares in [0, 1], measured on each
+    site's own test inputs at the round that was selected by validation.
 
-    - method, seeds (how many), accuracy (mean over sites and seeds), sd (over seeds; None of one)
-    - difference: from the method with the highest accuracy; low, high: its own interval at 95 %,
-      over seeds; p: of the paired t-test over seeds, by Holm over all pairs of methods. None where
-      there is none, as of that method itself, or of a single seed
+    - method: its name; seeds: how many; accuracy: mean over sites and seeds; sd: standard deviation
+      over seeds, None of a single seed
+    - difference: from the method with the highest accuracy; low, high: its 95 % interval over
+      seeds; p: p-value of the paired t-test over seeds, corrected by Holm over all pairs of
+      methods. They are None for the best method itself, and with a single seed
     """
 
     folder: Path
@@ -52,8 +53,9 @@ class Comparison:
     def frame(self, of: Literal["methods", "runs", "sites"] = "methods") -> Any:
         """Return a pandas DataFrame; needs the extra `pandas`.
 
-        methods: `rows`. runs: a row for each method and seed, as in results.csv. sites: a row for
-        each site of a run, as in sites.csv. Raises NotInstalled, and ConfigError for another `of`.
+        of: "methods": `rows`; "runs": a row for each method and seed, as in results.csv; "sites": a
+        row for each site of a run, as in sites.csv. Raises NotInstalled without pandas, and
+        ConfigError for another `of`.
         """
         pandas: Any = needs("pandas", "pandas")
         if of == "methods":
@@ -74,16 +76,16 @@ def compare(
     out: str | Path | None = None,
     quiet: bool = False,
 ) -> Comparison:
-    """Run methods x seeds and return what came out; cells that were run before are kept.
+    """Run every method with every seed, and return the result; earlier runs of it are kept.
 
-    methods: names of method presets, YAML files, or classes of one's own. out: folder; None:
-    `compare-<data>` in your runs, data in memory by the first digits of their SHA-256. Others: as
-    of `run`.
+    methods: names of method presets, YAML files, or classes of your own. seeds: of the runs. out:
+    the folder; None: `compare-<data>` among your runs, where <data> is the preset, or the first
+    digits of the SHA-256 of data in memory. The other arguments are those of `run`.
 
-    A preset with the project's own methods and network runs several cells at a time, in processes;
-    what only this process has (data in memory, own code) runs in it, one cell after the other.
+    A preset with the project's own methods and network runs in several processes at a time. What
+    only this process has (data in memory, your own code) runs here, one run after the other.
 
-    Raises FedAppError, in one line for each thing that is wrong, and where a cell failed.
+    Raises FedAppError with one line for each thing that is wrong, and where a run failed.
     """
     if isinstance(methods, str) or not methods:
         raise ConfigError(f"methods: {methods!r}: must be a list, such as ['local_only', 'fedavg']")
@@ -102,7 +104,7 @@ def compare(
 
 
 def _called(data: Data) -> str:
-    """Return what a comparison on these data is called: by preset, or by their SHA-256."""
+    """Return the name of a comparison on these data: the preset, or digits of their SHA-256."""
     if isinstance(data, Federation):
         return f"memory-{str(data.settings['data.name']).rpartition('_')[2][:8]}"
     return Path(data).stem

@@ -1,4 +1,4 @@
-"""A federation's data from a program's own tensors, arrays and data sets."""
+"""`fedapp.Federation` and `fedapp.Site`: data from a program's tensors, arrays and data sets."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,20 +24,24 @@ _SITE_PARTS = (LABELLED, UNLABELLED, VAL, TEST)
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """What one site has; what it lacks is left out.
+    """The data of one site. Parts that it does not have are left out.
 
-    labelled, unlabelled: to learn from, one of them at least. val: to choose a round and an answer
-    by. test: to measure by. name: letters, digits, dot, dash and underscore; empty: its number.
-    patients: of every part that is there, by its name, a name or number of each input's patient;
-    nobody is in two parts but the first two. Intervals are by patient then, and `privacy.epsilon`
-    is of a patient. None: not known.
+    labelled, unlabelled: training data; a site needs one of them. val: validation data, by which a
+    round and an answer are selected. test: test data. name: letters, digits, dots, dashes and
+    underscores; empty: the site is named by its number. patients: for every part that the site has,
+    by the name of the part, the name or number of each input's patient; None: not known. No patient
+    may be in two parts, except in `labelled` and `unlabelled`. With patients, confidence intervals
+    count patients, and `privacy.epsilon` protects a patient in the place of an image.
 
-    Inputs are [n, ...]: uint8 [n, C, H, W] images, C 1 or 3, sides of 8 to 512 pixels; or numbers,
-    floating point [n, D], [n, C, L] or [n, C, H, W]. Labels are integers from 0; or, where an input
-    may show several findings, integers [n, F]: 1 there, 0 not there, -1 not read; one of which none
-    is read counts as unlabelled, and measures nothing. A part is a pair
-    of inputs and labels (`unlabelled`: inputs), as tensors or arrays; or a data set of PyTorch's
-    (`torch.utils.data.Dataset`) of (input, label), whose inputs may be Pillow's images.
+    A part is a pair of inputs and labels (`unlabelled`: inputs only), as tensors or arrays. It may
+    also be a PyTorch data set (`torch.utils.data.Dataset`) of (input, label), whose inputs may be
+    Pillow images.
+
+    Inputs are [n, ...]. Images are uint8 [n, C, H, W] with C = 1 or 3 and sides of 8 to 512 pixels;
+    numbers are floating point [n, D], [n, C, L] or [n, C, H, W]. Labels are integers from 0, [n].
+    Where an input may show several findings, they are integers [n, F]: 1 it shows the finding, 0 it
+    does not, -1 not read. An input for which no finding was read counts as unlabelled in
+    `labelled`, and is left out of `val` and `test`.
     """
 
     labelled: Labelled | None = None
@@ -49,17 +53,17 @@ class Site:
 
 
 class Federation:
-    """All sites' data, in memory.
+    """The data of all sites, in memory.
 
-    A run's config.yaml says that they were given so, and their SHA-256: a run goes on with the same
-    data alone.
+    The config.yaml of a run records the SHA-256 of the data, so that a run can only be resumed with
+    the same data.
 
-    sites: one or more, all of one shape of inputs; either all have a name or none. classes: their
-    names, in the order of the labels, or those of the findings; None: those of a data set
-    (`.classes`), else numbers.
+    sites: one or more, all with inputs of one shape; either all have a name or none has. classes:
+    names of the classes in the order of the labels, or of the findings; None: those of a data set
+    (`.classes`) if there are any, otherwise numbers.
 
-    Inputs are standardised per channel (of a table: per column) by mean and standard deviation over
-    all sites' training inputs. Raises DataError, which names the site and the part.
+    Inputs are standardised by channel (of a table: by column), with mean and standard deviation
+    over the training inputs of all sites. Raises DataError, which names the site and the part.
     """
 
     def __init__(self, sites: Sequence[Site], *, classes: Sequence[str] | None = None) -> None:
@@ -84,14 +88,15 @@ class Federation:
         classes: Sequence[str] | None = None,
         patients: Sequence[Any] | None = None,
     ) -> Self:
-        """Return one labelled data set dealt to simulated sites, as docs/research/choices.md says.
+        """Return one labelled data set, split between simulated sites (docs/research/choices.md).
 
-        data: as a part of `Site`. alpha: above 0, how even the mixes of classes are; small: few
-        classes a site. label_share: in (0, 0.5], mean share of a site's training inputs whose label
-        it may see. patients: a name or number of each input's: one's inputs are at one site, in one
-        part. What else there is to say of the split is in the settings of `run` (`split.*`).
+        data: like a part of `Site`. sites: how many. alpha: parameter of the Dirichlet
+        distribution, above 0; the smaller it is, the fewer classes a site has. label_share: in
+        (0, 0.5], mean share of a site's training inputs whose labels it may see. patients: the name
+        or number of each input's patient; all inputs of a patient are at one site and in one part.
+        The settings `split.*` of `run` say everything else about the split.
 
-        Raises DataError where the data are not as `Site` has them.
+        Raises DataError where the data are not as `Site` describes them.
         """
         inputs, labels = labelled(data, "data")
         if labels.shape[1:] == (1,):
@@ -115,21 +120,25 @@ class Federation:
     def _keep(self, given: Given, chosen: Mapping[str, Scalar], inputs: tuple[int, ...]) -> None:
         name, self._given = register(given)
         self.settings: dict[str, Scalar] = {"data.name": name, **chosen}
-        """Settings of a run that the data decide."""
+        """Settings of a run that follow from the data."""
         self.inputs = inputs
         """Shape of one input."""
         self.classes = given.classes
-        """The classes' names, in the order of the labels."""
+        """Names of the classes in the order of the labels, or of the findings."""
 
     @property
     def brings_sites(self) -> bool:
-        """Whether each site has data of its own; else one set is dealt to them."""
+        """Whether each site was given its own data; otherwise one data set is split."""
         return isinstance(self._given, GivenSites)
 
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """A site's parts that are there, as checked tensors."""
+    """The parts of a site as checked tensors.
+
+    known: inputs and labels of each part that has labels. unlabelled: inputs; None: there are none.
+    patients: by part, the number of each input's patient; empty: not known.
+    """
 
     name: str
     known: Mapping[str, tuple[Tensor, Tensor]]
@@ -162,7 +171,7 @@ class _Read:
 
     @property
     def training(self) -> list[Tensor]:
-        """Inputs to learn from."""
+        """Training inputs, labelled ones first."""
         found = [self.known[LABELLED][0]] if LABELLED in self.known else []
         return found if self.unlabelled is None else [*found, self.unlabelled]
 
@@ -181,9 +190,10 @@ class _Read:
 def _patients(
     patients: Mapping[str, Sequence[Any]] | None, sizes: Mapping[str, int], called: str
 ) -> dict[str, Tensor]:
-    """Return by part whose each input is, as `SiteData.patients`. Raises DataError.
+    """Return by part the number of each input's patient, as `SiteData.patients`.
 
-    sizes: inputs of each part that is there.
+    sizes: number of inputs of each part of the site. Raises DataError where a part is not named,
+    has another number of inputs, or shares a patient with another part.
     """
     if patients is None:
         return {}
@@ -282,7 +292,7 @@ def _given_sites(read: Sequence[_Read], given: Sequence[str]) -> GivenSites:
         known = {part: one.known.get(part, absent) for part in (LABELLED, VAL, TEST)}
         rest = none if one.unlabelled is None else one.unlabelled
         whose = dict(one.patients)
-        if finds:  # what nobody has read is unlabelled
+        if finds:  # inputs for which no finding was read: see `Site`
             inputs, rows = known[LABELLED]
             unread = (rows < 0).all(1)
             rest = torch.cat([inputs[unread], rest])
@@ -295,6 +305,6 @@ def _given_sites(read: Sequence[_Read], given: Sequence[str]) -> GivenSites:
             known = {part: (x[read_in[part]], y[read_in[part]]) for part, (x, y) in known.items()}
         parts = {part: Part(*pair) for part, pair in known.items()}
         parts[UNLABELLED] = Part(rest)
-        # No audit: what an unlabelled input shows is not known.
+        # There is no audit of pseudo-labels: the labels of unlabelled inputs are not known.
         made.append(SiteData(number, parts, len(classes), mean, std, None, one.name, whose))
     return GivenSites(tuple(made), classes, none.dtype == torch.uint8)

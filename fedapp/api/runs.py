@@ -1,4 +1,4 @@
-"""A run from a program, and what came of it."""
+"""`fedapp.run` and what it returns: a run, its results, and the models of its sites."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -27,15 +27,18 @@ from fedapp.simulation.loopback import run_loopback
 from fedapp.tools.models.check_models import export
 
 Data = Federation | str | Path
-"""Data in memory; else a preset: its name (`fedapp presets`) or a YAML file."""
+"""Data in memory, or a preset: its name (`fedapp presets`) or a YAML file."""
 OwnNetwork = str | Callable[..., Network | nn.Sequential]
-"""A network's name, or a function of one's own (docs/extend/networks.md)."""
+"""The name of a network, or a function of your own (docs/extend/networks.md)."""
 OwnMethod = str | type[Method[Any]]
-"""A method preset's name or YAML file, or a class of one's own (docs/extend/methods.md)."""
+"""A method preset, by name or YAML file, or a class of your own (docs/extend/methods.md)."""
 
 
 class Model:
-    """A site's model, ready to answer."""
+    """A site's model, ready to answer.
+
+    folder: the model's folder. device: "auto" (a GPU where there is one), "cpu" or "cuda".
+    """
 
     def __init__(self, folder: Path | str, device: str = "auto") -> None:
         self.folder = Path(folder)
@@ -48,10 +51,11 @@ class Model:
         return self._recipe.classes
 
     def probabilities(self, inputs: Inputs) -> Tensor:
-        """Return the probability of each class, float32 [n, C]; rows sum to 1, of findings not.
+        """Return the probability of each class, float32 [n, C].
 
-        inputs: [n, ...], of the shape and kind (uint8 images, or numbers) that the model was
-        trained on, neither scaled nor standardised. Raises DataError where they are others.
+        Rows sum to 1; for findings each probability stands by itself. inputs: [n, ...], of the
+        shape and kind (uint8 images, or numbers) that the model was trained on, neither scaled nor
+        standardised. Raises DataError where they are of another shape or kind.
         """
         given = as_inputs(inputs, "inputs")
         kind = "uint8" if self._recipe.images else "float32"
@@ -64,9 +68,10 @@ class Model:
         return self._model.probabilities(given)
 
     def predict(self, inputs: Inputs) -> list[str]:
-        """Return the name of each input's most probable class; as `probabilities`.
+        """Return the name of each input's most probable class.
 
-        Raises ConfigError of findings: from which probability on one is there is for you to say.
+        inputs: as for `probabilities`. Raises ConfigError where the model answers findings: you
+        must decide from which probability on a finding counts as present.
         """
         if self._recipe.finds:
             raise ConfigError("the model answers findings, each by itself: use `probabilities`")
@@ -75,18 +80,21 @@ class Model:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, read when asked. Accuracies are shares in [0, 1]; None: not measured."""
+    """The results of a run, read from its folder when they are asked for.
+
+    Accuracies are shares in [0, 1]; None: not measured.
+    """
 
     folder: Path
 
     @property
     def name(self) -> str:
-        """What it is called among your runs."""
+        """The name of the run, which is also that of its folder."""
         return self.folder.name
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What summary.json says. Raises RunError while the run is not over."""
+        """The content of summary.json. Raises RunError while the run is not over."""
         found: dict[str, Any] | None = RunFolder(self.folder).read_json("summary.json")
         if found is None:
             raise RunError(f"{self.folder}: {self._cut()}")
@@ -100,7 +108,7 @@ class Run:
 
     @property
     def per_site(self) -> list[dict[str, Any]]:
-        """A row for each site: name, share of labels `mu`, counts, accuracies, and more."""
+        """A row for each site: its name, share of labels `mu`, counts, accuracies and more."""
         return RunFolder(self.folder).per_site()
 
     @property
@@ -109,11 +117,11 @@ class Run:
         return RunFolder(self.folder).metrics()
 
     def model(self, site: int | str) -> Model:
-        """Return a site's model, by the site's number or name.
+        """Return the model that a site kept, by the site's number or name.
 
-        The one that it kept; where that is gone it is made anew, which needs the run's data.
-        Raises RunError where there is no such site, or the run is not over, DataError where the
-        data were in memory and are not given.
+        If its folder is gone the model is made anew, which needs the data of the run. Raises
+        RunError where there is no such site or the run is not over, and DataError where the data
+        were in memory and are not there any more.
         """
         root = RunFolder(self.folder).models_root
         folder = root / str(site)
@@ -137,14 +145,16 @@ def run(
     seed: int | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Run a federation in this process and return what came of it.
+    """Run a federation in this process and return its results.
 
-    data: in memory, or a preset. method, network: None: as the preset says; of data in memory the
-    recommended method, and ResNet-9 for images, a perceptron for anything else. settings: any
-    others, by the names of the command line, such as {"rounds.num_rounds": 5}; a run that was cut
-    goes on with runtime.resume and runtime.run_name. quiet: print nothing.
+    data: in memory, or a preset. method, network: None: those of the preset. For data in memory
+    these are the recommended method, and ResNet-9 for images or a multi-layer perceptron for other
+    inputs. settings: other settings by their names on the command line, such as
+    {"rounds.num_rounds": 5}. A run that was interrupted is resumed with runtime.resume and
+    runtime.run_name. seed: of all random draws; None: that of the preset. quiet: whether to print
+    nothing.
 
-    Raises FedAppError, in one line for each thing that is wrong.
+    Raises FedAppError with one line for each thing that is wrong.
     """
     experiment = load_experiment(*preset_and_overrides(data, method, network, settings or {}, seed))
     if isinstance(data, Federation) and (rule := experiment.misfit(data.inputs)):
@@ -155,9 +165,9 @@ def run(
 
 
 def open_run(run: str | Path) -> Run:
-    """Return a run by its name among your runs, or by its folder; empty: the newest.
+    """Return a run by its name among your runs, or by its folder; empty: the newest run.
 
-    Raises RunError without one.
+    Raises RunError where there is no such run.
     """
     folder = find_run(str(run))
     if not (folder / "run.json").is_file():
@@ -166,10 +176,10 @@ def open_run(run: str | Path) -> Run:
 
 
 def load_model(folder: str | Path, device: str = "auto") -> Model:
-    """Return a site's model from its folder, as `fedapp site` names them.
+    """Return a site's model from its folder; `fedapp site` prints where the folders are.
 
-    device: "auto" (a GPU where there is one), "cpu" or "cuda". Raises RunError where the folder is
-    not whole.
+    device: "auto" (a GPU where there is one), "cpu" or "cuda". Raises RunError where the folder
+    holds no model, or a damaged one.
     """
     return Model(folder, device)
 
@@ -181,7 +191,7 @@ def preset_and_overrides(
     settings: Mapping[str, Scalar],
     seed: int | None,
 ) -> tuple[str, dict[str, Scalar]]:
-    """Return the preset and the overrides that the arguments of `run` stand for."""
+    """Return the preset and the overrides to which the arguments of `run` amount."""
     chosen: dict[str, Scalar] = {} if seed is None else {"seed": seed}
     if network is not None:
         chosen["model.name"] = (
@@ -208,7 +218,7 @@ def preset_and_overrides(
 
 
 def method_override(method: OwnMethod) -> dict[str, Scalar]:
-    """Return the override that chooses a method. Raises ConfigError where it is none."""
+    """Return the override that selects a method. Raises ConfigError where a class is no method."""
     if isinstance(method, str):
         return {"method.preset": method}
     return {"method.name": give_method(method)}
@@ -216,7 +226,7 @@ def method_override(method: OwnMethod) -> dict[str, Scalar]:
 
 @contextmanager
 def muted(wanted: bool) -> Iterator[None]:
-    """Send standard output nowhere, if wanted; warnings, which go elsewhere, stay."""
+    """Drop standard output if wanted. Warnings go to standard error, and stay."""
     if not wanted:
         yield
         return

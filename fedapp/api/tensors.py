@@ -1,4 +1,4 @@
-"""What a program gives, as checked tensors: of tensors, arrays and data sets of PyTorch's."""
+"""Checks tensors, arrays and PyTorch data sets of a program, and returns them as tensors."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,21 +15,20 @@ from fedapp.data.inputs import channel_stats, check_inputs, number_stats
 from fedapp.protocol.messages import MAX_FINDINGS
 
 Inputs = Tensor | NDArray[Any]
-"""[n, ...]: uint8 [n, C, H, W] are images; floating point [n, D], [n, C, L], [n, C, H, W] numbers,
-which become float32."""
+"""Inputs [n, ...]: uint8 [n, C, H, W] are images; floating point [n, D], [n, C, L] or [n, C, H, W]
+are numbers, and become float32."""
 Labelled = tuple[Inputs, Inputs | Sequence[int]] | Dataset[Any]
-"""Inputs and as many labels, integers from 0, or a row of findings for each; or a data set of such
+"""Inputs and their labels: an integer from 0 for each, or a row of findings. Or a data set of such
 pairs."""
 Unlabelled = Inputs | Dataset[Any]
-"""Inputs; or a data set of inputs, or of pairs whose labels are not looked at."""
+"""Inputs, or a data set of inputs, or of pairs whose labels are ignored."""
 
 
 def as_inputs(given: object, what: str) -> Tensor:
     """Return inputs as uint8 or float32 [n, ...], on the CPU; `what` names them in errors.
 
-    They may lie in the given memory itself.
-
-    Raises DataError where they are neither tensor nor array, or of another type.
+    The result may share its memory with `given`. Raises DataError where `given` is neither a tensor
+    nor an array, or is of another type.
     """
     if isinstance(given, np.ndarray) and given.dtype.kind in "uif" and given.itemsize <= 8:
         given = torch.from_numpy(np.ascontiguousarray(given, given.dtype.newbyteorder("=")))
@@ -42,9 +41,9 @@ def as_inputs(given: object, what: str) -> Tensor:
 
 
 def labelled(given: object, what: str) -> tuple[Tensor, Tensor]:
-    """Return inputs, as `DataSet` has them, and their labels. Raises DataError.
+    """Return a copy of checked inputs and their labels. Raises DataError.
 
-    Labels are int64 [n], classes, or [n, F], findings as `Site` has them.
+    Labels are int64 [n] of classes, or [n, F] of findings, as `Site` describes them.
     """
     if isinstance(given, Dataset):
         pairs = [_pair(item, what) for item in _items(given, what)]
@@ -81,7 +80,7 @@ def labelled(given: object, what: str) -> tuple[Tensor, Tensor]:
 
 
 def unlabelled(given: object, what: str) -> Tensor:
-    """Return inputs as `DataSet` has them. Raises DataError."""
+    """Return a copy of checked inputs, which have no labels. Raises DataError."""
     if isinstance(given, Dataset):
         items = _items(given, what)
         given = _stacked([i[0] if isinstance(i, tuple | list) else i for i in items], what)
@@ -89,14 +88,14 @@ def unlabelled(given: object, what: str) -> Tensor:
 
 
 def stats(inputs: Sequence[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation per channel, over all of them, as `normalise` has them."""
+    """Return mean and standard deviation by channel over all inputs, as `normalise` takes them."""
     pool = torch.cat(list(inputs))
     return channel_stats(pool) if pool.dtype == torch.uint8 else number_stats(pool)
 
 
 def _items(data: Dataset[Any], what: str) -> list[Any]:
     of: Any = data
-    # By `len`, where there is one: such a data set need not end its iteration by itself.
+    # Indexed where it has a length: iterating over such a data set need not come to an end.
     items = [of[k] for k in range(len(of))] if hasattr(of, "__len__") else list(of)
     if not items:
         raise DataError(f"{what}: the data set is empty: leave it out")
@@ -129,7 +128,7 @@ def _one(item: object, what: str) -> Tensor:
 
 
 def _checked(inputs: Tensor, what: str) -> Tensor:
-    """Return a copy: data are known by their content, which nobody else may then change."""
+    """Return a checked copy. Data are identified by their content, so nobody may change them."""
     try:
         check_inputs(inputs)
     except DataError as error:

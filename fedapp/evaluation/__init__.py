@@ -1,4 +1,5 @@
-"""What answers are worth: metrics, intervals, the kept model, the verdict on joining, warnings.
+"""What a model's answers are worth: metrics, confidence intervals, model selection, warnings.
 
-Numbers in, numbers and words out: no network is run here, and nothing is read or written.
+The functions take numbers and return numbers or sentences. No network is run here, and no file is
+read or written.
 """

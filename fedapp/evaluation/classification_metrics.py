@@ -1,10 +1,12 @@
-"""What a model's answers are worth beside accuracy: metrics of counts, and of probabilities.
+"""Metrics of classification: of confusion matrices, and of probabilities.
 
-Those of counts are of a confusion matrix, which a site sends anyway; any number of matrices is
-worked on at once, so that resampled ones are (`evaluation.confidence_intervals`). They are the
-definitions, and equal scikit-learn's (`tests/evaluation/test_classification_metrics.py`), whose
-functions take one list of labels at a time. Those of probabilities are scikit-learn's; only the
-site itself can have them.
+The first kind needs a confusion matrix only, which every site sends. The functions work on many
+matrices at once, as the bootstrap needs it (`evaluation.confidence_intervals`); scikit-learn's take
+one list of labels at a time. They give the same numbers as scikit-learn's
+(`tests/evaluation/test_classification_metrics.py`).
+
+The second kind needs the probability of every image, so that only the site itself can compute it.
+These functions call scikit-learn.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,50 +19,54 @@ from numpy.typing import NDArray
 from fedapp.core.errors import RunError
 
 Metric = Literal["accuracy", "balanced_accuracy", "f1", "kappa"]
-"""Metrics of counts, by which a model can be chosen."""
+"""Metrics of a confusion matrix, by one of which a model is selected (`rounds.chosen_by`)."""
 
 MIN_CLASS_IMAGES: Final = 10
-"""Images of a class below which nothing is said of it: 9 of 9 right may be anything from 70 %."""
+"""With fewer images a class is not judged: after 9 of 9 right, 70 % is still possible."""
 
 Counts = NDArray[np.int64]
-"""Images [..., C, C], true class x predicted class."""
+"""Confusion matrices [..., C, C]: number of images by true class (rows) and predicted class."""
 Values = NDArray[np.float64]
 
 
 def accuracy(counts: Counts) -> Values:
-    """Return the share of right answers [...], in [0, 1]; NaN without images."""
+    """Return the share of right answers [...], in [0, 1]. It is NaN where there are no images."""
     return _share(_right(counts).sum(-1), counts.sum((-2, -1)))
 
 
 def sensitivity(counts: Counts) -> Values:
-    """Return by class the share of its images that are found [..., C]; NaN where it has none."""
+    """Return the sensitivity (recall) of each class [..., C]; NaN for a class without images."""
     return _share(_right(counts), counts.sum(-1))
 
 
 def specificity(counts: Counts) -> Values:
-    """Return by class the share of all other images that are not taken for it [..., C]."""
+    """Return the specificity of each class [..., C], one against the rest; NaN without a rest."""
     others = counts.sum((-2, -1))[..., None] - counts.sum(-1)
     return _share(others - (counts.sum(-2) - _right(counts)), others)
 
 
 def balanced_accuracy(counts: Counts) -> Values:
-    """Return the mean sensitivity of the classes that occur [...], in [0, 1]; NaN without any."""
+    """Return the mean sensitivity over the classes that have images [...], in [0, 1].
+
+    It is NaN where no class has images.
+    """
     return _mean(sensitivity(counts))
 
 
 def f1(counts: Counts) -> Values:
-    """Return the mean F1 of the classes that occur or are answered [...], in [0, 1].
+    """Return macro F1 [...], in [0, 1]: the mean over classes that have images or answers.
 
-    2 right / (images of the class + answers of the class), by class.
+    F1 of a class is 2 right / (images of the class + answers of the class).
     """
     return _mean(_share(2 * _right(counts), counts.sum(-1) + counts.sum(-2)))
 
 
 def kappa(counts: Counts) -> Values:
-    """Return Cohen's kappa (1960) [...], in [-1, 1]: 0 is chance with these shares of classes.
+    """Return Cohen's kappa (1960) [...], in [-1, 1].
 
-    (p - e) / (1 - e), p the accuracy and e that of the same answers in random order; NaN where e
-    is 1: one class, and no other answer.
+    kappa = (p - e) / (1 - e), where p is the accuracy and e the accuracy that the same answers
+    would have in random order: 0 is chance. It is NaN where e is 1, that is, where all images and
+    all answers are of one class.
     """
     images = counts.sum((-2, -1)).astype(float)
     expected = (counts.sum(-1) * counts.sum(-2)).sum(-1)
@@ -79,16 +85,16 @@ METRIC_NAMES: Final[dict[Metric, str]] = {
     "f1": "F1",
     "kappa": "kappa",
 }
-"""How a person reads them."""
+"""The names of the metrics in texts for people."""
 
 
 def metric_value(metric: Metric, confusion: Sequence[Sequence[int]]) -> float | None:
-    """Return a metric of one confusion matrix [C][C]; None where it cannot be said."""
+    """Return a metric of one confusion matrix [C][C]; None where it is not defined."""
     return none_if_nan(float(METRICS[metric](np.asarray(confusion, dtype=np.int64))))
 
 
 def none_if_nan(value: float) -> float | None:
-    """Return a number, or None in the place of NaN, as JSON has it."""
+    """Return the number, or None in the place of NaN, which JSON does not have."""
     return None if np.isnan(value) else value
 
 
@@ -115,10 +121,10 @@ def sensitivity_shortfall(least: float, confusion: Sequence[Sequence[int]]) -> f
 
 @dataclass(frozen=True)
 class OneVsRest:
-    """How well probabilities tell a class from all others; None: it cannot be said.
+    """How well probabilities separate one class from the rest. None: not known.
 
-    images: of the class. auroc, average_precision: in [0, 1]. sensitivity_at: the largest
-    sensitivity at which the specificity is what was asked for.
+    images: number of images of the class. auroc, average_precision: in [0, 1]. sensitivity_at: the
+    largest sensitivity that is reached with the specificity that was asked for, in [0, 1].
     """
 
     images: int
@@ -157,15 +163,16 @@ def one_vs_rest(probabilities: Values, labels: Counts, at: float) -> list[OneVsR
 
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:
-    """Return the mean over the classes of which there is a number; None: there are none."""
+    """Return the mean of the values that are known; None where none is."""
     said = [one for one in values if one is not None]
     return sum(said) / len(said) if said else None
 
 
 def brier(probabilities: Values, labels: Counts) -> float | None:
-    """Return scikit-learn's Brier score: of two classes in [0, 1], of more in [0, 2]; 0 is best.
+    """Return the Brier score (scikit-learn); 0 is best, None where there are no images.
 
-    Raises RunError where an answer is NaN. None without images.
+    It lies in [0, 1] for two classes and in [0, 2] for more. probabilities: [n, C]. labels: [n].
+    Raises RunError where a probability is NaN or infinite.
     """
     from sklearn.metrics import brier_score_loss
 
@@ -178,18 +185,21 @@ def brier(probabilities: Values, labels: Counts) -> float | None:
 
 
 def check_finite(probabilities: Values) -> None:
-    """Raise RunError where an answer is NaN or infinite: no metric of it says anything."""
+    """Raise RunError where a probability is NaN or infinite: no metric of it has a meaning."""
     if not np.isfinite(probabilities).all():
         raise RunError("the model answers NaN: use one of another round or site")
 
 
 def confusion_matrix(probabilities: Values, labels: Counts) -> Counts:
-    """Return the images [C, C] by true and by most probable class."""
+    """Return the confusion matrix [C, C] of the most probable classes.
+
+    probabilities: [n, C]. labels: [n], in [0, C).
+    """
     return confusion_of_answers(probabilities.argmax(1), labels, probabilities.shape[1])
 
 
 def confusion_of_answers(said: Counts, labels: Counts, classes: int) -> Counts:
-    """Return the images [C, C] by true and by answered class. said, labels: [n], in [0, C)."""
+    """Return the confusion matrix [C, C] of answers. said, labels: [n], in [0, C)."""
     place = labels * classes + said
     return np.bincount(place, minlength=classes**2).reshape(classes, classes)
 
@@ -205,6 +215,9 @@ def _share(part: NDArray[np.generic], whole: NDArray[np.generic]) -> Values:
 
 
 def _mean(by_class: Values) -> Values:
-    """Return the mean over the classes that have a value; NaN where none has."""
+    """Return the mean over the classes whose value is not NaN; NaN where all are.
+
+    NumPy's `nanmean` does the same, but warns where all are NaN.
+    """
     there = ~np.isnan(by_class)
     return _share(np.where(there, by_class, 0).sum(-1), there.sum(-1))

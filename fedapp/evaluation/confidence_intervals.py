@@ -1,25 +1,27 @@
-"""How sure a number is that was measured on a site's test images: the 95 % intervals.
+"""95 % confidence intervals of what was measured on a site's test images.
 
-Of a share of right answers: Wilson's (1927), from counts alone (`wilson`).
+A share of right answers has Wilson's interval (1927), which needs counts only (`wilson`).
 
-Of any metric: the percentile bootstrap (Efron 1979), in one pass. Where images are known to be of
-one patient, whole patients are drawn (the cluster bootstrap, Davison and Hinkley 1997, ch. 3.8):
-images of one patient say less than as many of different ones. A resample is a weight for each
-image: how often it was drawn. Its metrics are those of weighted images, so that all resamples are
-worked on at once and the images are sorted once. scikit-learn's functions with these as
-`sample_weight` give the same numbers (`tests/evaluation/test_classification_metrics.py`); scipy's
-`bootstrap` calls a function once for each resample, and its draws are not keyed.
+Any other metric has the interval of the percentile bootstrap (Efron 1979). Where it is known which
+images are of one patient, whole patients are drawn (the cluster bootstrap, Davison and Hinkley
+1997, ch. 3.8), because images of one patient say less than as many images of different patients. A
+resample is represented by weights: how often each image was drawn. Its metrics are those of the
+weighted images, so that all resamples are computed at once and the images are sorted once.
+scikit-learn's functions give the same numbers with these weights as `sample_weight`
+(`tests/evaluation/test_classification_metrics.py`). scipy's `bootstrap` is not used: it calls a
+function once for each resample, and its draws are not keyed by image set.
 
-Of the difference of two AUROCs on the same images: DeLong et al. (1988), fast by ranks (X. Sun,
-W. Xu: Fast implementation of DeLong's algorithm, IEEE Signal Processing Letters 2014; no library
-that this project has knows it). With m images of the class and n others, image i of the class
-beats, of the others, the share
+The difference of two AUROCs on the same images has DeLong's test (DeLong et al. 1988), computed by
+ranks (X. Sun, W. Xu: Fast implementation of DeLong's algorithm, IEEE Signal Processing Letters
+2014; no library that this project depends on has it). Let m images be of the class and n not.
+Image i of the class is scored above this share of the n others:
 
     V_i = (R_i - r_i) / n,
 
-R_i its rank among all scores and r_i among those of its class (equal scores share a middle rank);
-of an other image j the share that it loses to is W_j = 1 - (R_j - s_j) / m. AUROC is the mean of V,
-and of two tests' difference, by images,
+where R_i is its rank among all scores and r_i its rank among those of its class; equal scores share
+their mean rank. Image j of the others is scored below this share of the m images of the class:
+W_j = 1 - (R_j - s_j) / m, with s_j its rank among the others. The AUROC is the mean of V. The
+difference between two scores, whose placements are V, W and V', W', has
 
     variance = var(V - V') / m + var(W - W') / n.
 """
@@ -34,10 +36,11 @@ from numpy.typing import NDArray
 from fedapp.core.rng import numpy_stream
 
 MIN_TEST_IMAGES: Final = 20
-"""Test images below which an accuracy says little: 10 of 20 is anything from 30 to 70 %."""
+"""With fewer test images an accuracy says little: after 10 of 20 right, it may be 30 to 70 %."""
 Z95: Final = 1.959963984540054
-"""The normal distribution's 97.5 % point: 95 % lie within as many deviations of the mean."""
+"""97.5 % quantile of the normal distribution: 95 % lie within so many standard deviations."""
 RESAMPLES: Final = 1000
+"""Number of bootstrap resamples."""
 Values = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
@@ -45,9 +48,9 @@ Labels = NDArray[np.int64]
 def wilson(correct: float, total: float, z: float = Z95) -> tuple[float, float]:
     """Return Wilson's interval of a share, both ends in [0, 1].
 
-    correct: right answers, in [0, total]. total: images; without any nothing is known: (0, 1).
-    z: standard deviations each way. Unlike mean and deviation it has a width at 0 and at `total`
-    right answers too.
+    correct: right answers, in [0, total]. total: images; without images nothing is known, and the
+    interval is (0, 1). z: standard deviations on each side. Unlike mean +- standard error, it has a
+    width also where no answer or every answer is right.
     """
     if total <= 0:
         return 0.0, 1.0
@@ -62,11 +65,14 @@ def wilson(correct: float, total: float, z: float = Z95) -> tuple[float, float]:
 def bootstrap_weights(
     images: int, purpose: str, resamples: int = RESAMPLES, groups: Labels | None = None
 ) -> Labels:
-    """Return how often each image is drawn, [resamples, images]; rows sum to `images` >= 1.
+    """Return how often each image is drawn, [resamples, images]; each row sums to `images`, >= 1.
 
-    The draws are keyed: the same images have the same interval every time. groups: which images
-    are of one patient, [images]; then patients are drawn, each with all its images, as many as
-    there are, and rows sum to that of images only where all patients have as many.
+    The draws are keyed by `purpose` and the number of images, so that the same images have the same
+    interval every time.
+
+    groups: the number of each image's patient, [images]. Patients are then drawn in the place of
+    images, as many as there are, each with all its images. A row sums to `images` only where all
+    patients have equally many.
     """
     if groups is not None:
         _, of = np.unique(groups, return_inverse=True)
@@ -76,14 +82,17 @@ def bootstrap_weights(
 
 
 def resampled_counts(drawn: Labels, answers: Labels, labels: Labels, classes: int) -> Labels:
-    """Return the confusion matrix of each resample, [B, C, C]; answers, labels: [n], in [0, C)."""
+    """Return the confusion matrix of each resample, [B, C, C].
+
+    drawn: as of `bootstrap_weights`, [B, n]. answers, labels: [n], in [0, C).
+    """
     cell = np.eye(classes * classes, dtype=np.float64)[labels * classes + answers]
     counts: Labels = np.rint(drawn @ cell).astype(np.int64)
     return counts.reshape(-1, classes, classes)
 
 
 def percentile_interval(values: Values) -> tuple[float, float] | None:
-    """Return the middle 95 % of resampled values; None where some resample has none (NaN)."""
+    """Return the middle 95 % of resampled values; None where a resample has no value (NaN)."""
     if np.isnan(values).any():
         return None
     low, high = np.quantile(values, (0.025, 0.975)).tolist()
@@ -91,7 +100,11 @@ def percentile_interval(values: Values) -> tuple[float, float] | None:
 
 
 def widened_interval(ends: tuple[float, float], values: Values) -> tuple[float, float]:
-    """Return an interval by image, as wide as that of resampled patients, where there are any."""
+    """Return `ends`, widened to reach as far as the percentile interval of `values`.
+
+    ends: the interval that counts images as independent. values: of resampled patients; without
+    any, `ends` stays as it is.
+    """
     other = percentile_interval(values[~np.isnan(values)]) if len(values) else None
     return ends if other is None else (min(ends[0], other[0]), max(ends[1], other[1]))
 
@@ -99,10 +112,11 @@ def widened_interval(ends: tuple[float, float], values: Values) -> tuple[float, 
 def resampled_one_vs_rest(
     drawn: Labels, scores: Values, of: NDArray[np.bool_], at: float
 ) -> tuple[Values, Values, Values]:
-    """Return AUROC, average precision and the sensitivity at a specificity of each resample, [B].
+    """Return AUROC, average precision and the sensitivity at a specificity, by resample, [B] each.
 
-    drawn: [B, n]. scores: [n]. of: [n], whether an image is of the class. NaN where a resample has
-    no image of the class, or none of the others.
+    drawn: as of `bootstrap_weights`, [B, n]. scores: [n]. of: whether each image is of the class,
+    [n]. at: the specificity, in [0, 1]. NaN where a resample has no image of the class, or only
+    such images.
     """
     order = np.argsort(-scores, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))  # the last of equal scores
@@ -122,9 +136,11 @@ def resampled_one_vs_rest(
 
 @dataclass(frozen=True)
 class AurocDifference:
-    """gain: AUROC of the first scores less that of the second, in [-1, 1]. error: standard error.
+    """Result of DeLong's test.
 
-    p: that a gain as large comes of equal AUROCs, two-sided; 1 where both rank the images alike.
+    gain: the AUROC of the first scores less that of the second, in [-1, 1]. error: its standard
+    error. p: two-sided p-value of the hypothesis that both AUROCs are equal; 1 where both scores
+    rank the images in the same way.
     """
 
     gain: float
@@ -133,13 +149,16 @@ class AurocDifference:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the gain, within [-1, 1]."""
+        """The 95 % confidence interval of the gain, cut off at -1 and 1."""
         return max(self.gain - Z95 * self.error, -1.0), min(self.gain + Z95 * self.error, 1.0)
 
 
 def delong_test(first: Values, second: Values, of: NDArray[np.bool_]) -> AurocDifference:
-    """Compare two scores of the same images. of: which are of the class; two of each at least."""
-    from scipy.stats import norm  # takes half a second; most processes do without
+    """Compare the AUROCs of two scores of the same images, [n] each.
+
+    of: whether each image is of the class, [n]; two images or more must be, and two must not be.
+    """
+    from scipy.stats import norm  # the import takes half a second, and most processes need none
 
     (v, w), (other_v, other_w) = (placements(scores, of) for scores in (first, second))
     gain = float(v.mean() - other_v.mean())
@@ -151,7 +170,10 @@ def delong_test(first: Values, second: Values, of: NDArray[np.bool_]) -> AurocDi
 
 
 def placements(scores: Values, of: NDArray[np.bool_]) -> tuple[Values, Values]:
-    """Return V [m] and W [n] above; the mean of each is the AUROC."""
+    """Return V [m] and W [n] of the head of this module; the mean of each is the AUROC.
+
+    scores: [m + n]. of: whether each image is of the class, [m + n].
+    """
     from scipy.stats import rankdata
 
     every = rankdata(scores)

@@ -1,9 +1,10 @@
-"""Findings: an image shows any number of F, and of some nobody knows whether it does.
+"""Findings (multi-label classification): an image may show any number of F findings.
 
-Labels are int64 [n, F]: 1 there, 0 not there, below 0 not read. A network's probabilities are
-[n, F], each by itself. For counts every finding is two classes, without and with it: a read finding
-of an image is one sample, and no answer leaves its pair. So a confusion matrix of F findings is
-[2F, 2F] with 2 x 2 blocks along its diagonal, and what works on classes works on it.
+Labels are int64 [n, F]: 1 the image shows the finding, 0 it does not, below 0 nobody has read the
+image for it. The probabilities of a network are [n, F] and independent of each other. For counting,
+a finding is a pair of classes, "without" and "with": each finding that was read in an image is one
+sample, and its answer is one of the two classes of the pair. So the confusion matrix of F findings
+is [2F, 2F] with 2 x 2 blocks on its diagonal, and functions for classes work on it too.
 """
 
 from collections.abc import Sequence
@@ -28,16 +29,16 @@ COUNTS_NOTE: Final = (
     "read in an image counts as an image by itself; intervals of such counts are too narrow, since "
     "findings of one image go together."
 )
-"""How a person is to read counts of findings."""
+"""Explains counts of findings to the reader of a report."""
 
 
 def flatten_findings(
     probabilities: NDArray[np.floating], labels: Counts
 ) -> tuple[NDArray[np.floating], Counts, Counts, Counts]:
-    """Return each read finding as a sample of two classes, image by image.
+    """Return each finding that was read as a sample of two classes, image by image.
 
-    probabilities, labels: [n, F]. Returns probabilities [m, 2], labels [m], and of which image and
-    which finding each is, [m].
+    probabilities, labels: [n, F]. Returns, of the m samples, the probabilities [m, 2], the labels
+    [m], the number of the image [m] and that of the finding [m].
     """
     image, of = (labels >= 0).nonzero()
     there = probabilities[image, of]
@@ -45,17 +46,21 @@ def flatten_findings(
 
 
 def finding_matrices(counts: Counts) -> Counts:
-    """Return [F, 2, 2] of counts [2F, 2F]: without x with, true x answered, by finding."""
+    """Return the 2 x 2 confusion matrix of each finding, [F, 2, 2]: true x predicted class.
+
+    counts: the confusion matrix of all findings, [2F, 2F].
+    """
     size = len(counts) // 2
     each = np.arange(size)
     return counts.reshape(size, 2, size, 2)[each, :, each, :]
 
 
 def metric_over_findings(metric: Metric, counts: Counts, names: int) -> float | None:
-    """Return a metric of classes, counts [C, C], or the mean over findings, counts [2F, 2F].
+    """Return a metric of classes, or its mean over findings; None where it is not defined.
 
-    names: C or F. Of a finding it is the metric of its two classes; one that all images show in
-    which it was read, or none, is left out. None where nothing can be said.
+    names: the number of classes, C, or of findings, F. counts: [C, C] of classes, [2F, 2F] of
+    findings. The metric of a finding is that of its two classes. A finding that all images show in
+    which it was read, or that none shows, is left out of the mean.
     """
     if len(counts) == names:
         return none_if_nan(float(METRICS[metric](counts)))
@@ -65,15 +70,16 @@ def metric_over_findings(metric: Metric, counts: Counts, names: int) -> float | 
 
 
 def two_class_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the 2F classes of findings."""
+    """Return the names of the 2F classes that stand for F findings."""
     return tuple(one for name in names for one in (f"no {name}", name))
 
 
 def one_vs_rest_by_finding(probabilities: Values, labels: Counts, at: float) -> list[OneVsRest]:
-    """Return what `one_vs_rest` says of each finding, of the images in which it was read.
+    """Return what `one_vs_rest` finds for each finding, on the images in which it was read.
 
-    probabilities, labels: [n, F]. A finding that too few images show (`MIN_CLASS_IMAGES`), or as
-    few do not, has no numbers. Raises RunError where an answer is NaN.
+    probabilities, labels: [n, F]. at: the specificity at which sensitivities are read off. A
+    finding has no numbers where fewer than `MIN_CLASS_IMAGES` images show it, or do not. Raises
+    RunError where a probability is NaN or infinite.
     """
     found = []
     for scores, truth in zip(probabilities.T, labels.T, strict=True):

@@ -1,26 +1,27 @@
-"""Which of a run's models a site keeps: the latest that its validation images call as good as any.
+"""Model selection: which of a run's models a site keeps, by its own validation images.
 
-A site can keep each answer that it had after each round. The best of so many, measured on few
-images, is often the luckiest, so the rule is one of tolerance (Breiman et al. 1984, the
-one-standard-error rule): with n validation images, b of them right for the best candidate,
+After each round a site has one or several answers, each of which it could keep. The best of so many
+candidates, measured on few images, is often the luckiest one. So the rule tolerates a small lead
+(the one-standard-error rule, Breiman et al. 1984). With n validation images, of which the best
+candidate answers b rightly, let
 
-    p = (b + 1) / (n + 2),    m = MARGIN sqrt(p (1 - p) n),
+    p = (b + 1) / (n + 2),    m = MARGIN sqrt(p (1 - p) n).
 
-the latest candidate that has at least b - m right is kept. Later is better where images cannot
-tell: it has learned longer. Within a round the answer that the site uses counts as the latest, a
-model that it trained alone as the earliest.
+The rule keeps the latest candidate that has at least b - m right: where the images cannot tell, the
+model that has learned longer is the better guess. Within a round the answer that the site uses
+counts as the latest, and the model that it trained alone as the earliest.
 
-Where a run chooses by another metric than accuracy (`rounds.chosen_by`), n times that metric stands
-in the place of the images that are right.
+Where a run selects by another metric than accuracy (`rounds.chosen_by`), n times that metric stands
+in the place of the number of right images.
 
-Where it asks for a sensitivity in every class (`rounds.min_sensitivity`), the rule is among the
-candidates that have it in each class with `MIN_CLASS_IMAGES` validation images or more. Where no
-candidate has, it is among those that come nearest, judged by their worst class.
+Where a run asks for a sensitivity in every class (`rounds.min_sensitivity`), the rule chooses among
+the candidates that reach it in each class with `MIN_CLASS_IMAGES` validation images or more. Where
+none does, it chooses among those that come nearest, judged by their worst class.
 
-Without validation images the server's last model is kept, where a site has one, else the last
-answer that it used: what few labels make of the server's model is often worse.
+A site without validation images keeps the server's last model if it has one, otherwise the last
+answer that it used: a few labels often make the server's model worse.
 
-docs/results/keeping.md has what this and other rules were worth on real images.
+docs/results/keeping.md reports what this and other rules were worth on real images.
 """
 
 import math
@@ -38,9 +39,9 @@ from fedapp.evaluation.findings import metric_over_findings
 from fedapp.protocol.messages import ANSWERS, Evaluation
 
 MARGIN: Final = 0.5
-"""Standard errors by which the best must be better than a later one."""
+"""Standard errors by which the best candidate must lead for a later one to be rejected."""
 USED: Final = "used"
-"""Name of the answer that a site uses, whichever that is."""
+"""Name of the answer that the site uses, whichever of its models gives it."""
 SELECTION_RULE: Final = (
     f"the latest answer within {MARGIN:g} standard errors of the most right validation images"
 )
@@ -50,19 +51,21 @@ RULE_WITHOUT_VALIDATION: Final = (
 """The rule without validation images."""
 
 _ORDER = ("alone", "tuned", "common", USED)
-"""Answers of one round, from the earliest to the latest."""
+"""The answers of one round in the order in which they count as early or late."""
 
 _Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, config=CLOSED)
 class Candidate:
-    """An answer that a site had after a round, and its right answers to the site's own images.
+    """A model that a site could keep: one of its answers after one round.
 
-    answer: `USED`, or one of `protocol.ANSWERS`. alone: the site trained it on its own images, and
-    nothing of any other site is in it. worth: of the validation images, the metric that the run
-    chooses by, at most 1; None: it chooses by accuracy, or they do not tell. short: how far its
-    worst class lies below the sensitivity that the run asks for (`sensitivity_shortfall`).
+    answer: `USED`, or one of `protocol.ANSWERS`. alone: whether the site trained it on its own
+    images only, so that no other site has had a part in it. val_right, val_images, test_right,
+    test_images: right answers to the site's own images, and number of these images. worth: the
+    metric by which the run selects, on the validation images, at most 1; None: the run selects by
+    accuracy, or the metric is not defined. short: how far its worst class lies below the
+    sensitivity that the run asks for (`sensitivity_shortfall`).
     """
 
     round: _Count
@@ -77,7 +80,7 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """What candidates are compared by, in images: those that are right, or as many as worth."""
+        """The number by which candidates are compared, on the scale of right validation images."""
         return self.val_right if self.worth is None else self.worth * self.val_images
 
     @property
@@ -93,34 +96,35 @@ class Candidate:
 
 @dataclass(frozen=True, config=CLOSED)
 class Choice:
-    """What a site has to choose from.
+    """The candidates of a site that the rule still needs, by time.
 
-    candidates: of each answer the best and the last one, and the one that is kept, by time; all
-    that the rule needs of those that there were.
+    candidates: of each answer the best and the last one, and the one that is kept. All others can
+    be forgotten: no later selection depends on them.
     """
 
     candidates: tuple[Candidate, ...] = field(default=())
 
     @property
     def kept(self) -> Candidate | None:
-        """The one that is kept; None where there is none."""
+        """The candidate that the site keeps; None where there is none."""
         return select(self.candidates)
 
     @property
     def alone(self) -> Candidate | None:
-        """What the site would keep of what it trained alone; None where there is nothing."""
+        """The candidate it would keep of those that it trained alone; None: there is none."""
         return select([one for one in self.candidates if one.alone])
 
     @property
     def joined(self) -> Candidate | None:
-        """What it would keep of what other sites had a part in; None where there is nothing."""
+        """The candidate it would keep of those with a part of other sites; None: there is none."""
         return select([one for one in self.candidates if not one.alone])
 
     @property
     def helped(self) -> bool | None:
-        """Whether it keeps what other sites had a part in; None where that cannot be told.
+        """Whether the kept model is one that other sites had a part in.
 
-        So without validation images, and where one of the two kinds is lacking.
+        None where that says nothing: without validation images, or where all candidates are of one
+        kind, so that there was no choice.
         """
         if self.kept is None or not self.kept.val_images:
             return None
@@ -128,10 +132,11 @@ class Choice:
         return not self.kept.alone if len(kinds) > 1 else None
 
     def after(self, new: Iterable[Candidate]) -> Self:
-        """Return the choice among these and new ones, of which the kept one is here, or new.
+        """Return the choice among these candidates and new ones.
 
-        One that is there already is replaced: its round was done again, or its run from the start.
-        The one that is kept is not, by one with fewer right answers.
+        A new candidate replaces the old one of the same answer and round: the round was repeated,
+        or the run was begun anew. Only the kept candidate is not replaced by one with fewer right
+        answers, since its network is still there.
         """
         here, held = {one.when: one for one in new}, self.kept
         if held and held.when in here:
@@ -140,7 +145,8 @@ class Choice:
             here[held.when] = held
         every = {one.when: one for one in self.candidates} | here
         kept = select(_by_time(every))
-        # The networks of others are gone: where rounds came out otherwise, these alone are left.
+        # Of old candidates only the kept one still has its network. Where the rule prefers another
+        # old one, because rounds were repeated with other results, only these can be chosen from.
         return type(self)(still_needed(_by_time(every if kept in here.values() else here)))
 
 
@@ -152,7 +158,7 @@ def candidates(
     least: float = 0.0,
     names: int = 0,
 ) -> tuple[Candidate, ...]:
-    """Return what a site's evaluations after a round offer, from the earliest to the latest.
+    """Return the candidates among a site's evaluations after a round, earliest first.
 
     Without an evaluation of "val" only the model that the site trained alone is a candidate: a
     method may measure that one earlier than all others. An answer that was measured under two
@@ -184,9 +190,9 @@ def candidates(
 
 
 def select(among: Sequence[Candidate]) -> Candidate | None:
-    """Return the candidate to keep; None where there is none.
+    """Return the candidate to keep; None where `among` is empty.
 
-    All are of one site: their `val_images` are equal.
+    All candidates must be of one site, so that their `val_images` are equal.
     """
     if not among:
         return None
@@ -199,7 +205,10 @@ def select(among: Sequence[Candidate]) -> Candidate | None:
 
 
 def margin(right: float, images: int) -> float:
-    """Return m above, in images, >= 0: by how many the best must lead to count as better."""
+    """Return m of the head of this module, >= 0: the lead, in images, that is tolerated.
+
+    right: b, the score of the best candidate. images: n.
+    """
     share = (max(right, 0) + 1) / (images + 2)
     return MARGIN * math.sqrt(share * (1 - share) * images)
 
@@ -209,7 +218,7 @@ def _by_time(every: Mapping[tuple[int, int], Candidate]) -> list[Candidate]:
 
 
 def still_needed(among: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return those on which any later choice can depend, by time; see `Choice`."""
+    """Return the candidates on which a later selection can depend, by time (see `Choice`)."""
     kinds = [one for one in among if one.alone], [one for one in among if not one.alone]
     keep = {one for one in map(select, (among, *kinds)) if one}
     for name in _ORDER:

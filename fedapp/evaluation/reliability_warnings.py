@@ -1,6 +1,7 @@
-"""Warnings: what makes a site's model or its numbers not to be relied upon, in plain words.
+"""Warnings: reasons not to rely on a site's model or on its numbers, as sentences for people.
 
-All but the last two are made of what a site sends anyway, so that server and site say the same.
+`warnings_about` needs only what a site sends, so that the server and the site give the same
+warnings. The other functions need what only the site knows.
 """
 
 from collections.abc import Sequence
@@ -17,22 +18,22 @@ from fedapp.evaluation.model_selection import USED, Candidate
 from fedapp.protocol.messages import Evaluation
 
 COLLAPSED_SHARE: Final = 0.9
-"""Share of answers that, with one class, make a model collapsed."""
+"""A model that gives one class to so large a share of images is called collapsed."""
 MIN_MIX_DIFFERENCE: Final = 0.2
-"""Share of images that two class mixes must differ by."""
+"""Two class mixes must differ by this share of the images before a warning is given."""
 SHIFT_FALSE_ALARM_RATE: Final = 0.01
-"""Chance with which answers to images that are alike are called of another mix."""
+"""Probability with which `shift_warnings` warns although the images are of the same kind."""
 _MIN_EXPECTED_COUNT: Final = 5
-"""Images of a class that a chi-square test needs of either mix (Cochran 1954)."""
+"""Expected count per class that a chi-square test needs in both mixes (Cochran 1954)."""
 _MIX_FALSE_ALARM_RATE: Final = 0.001
-"""Chance below which two mixes are called different: once in a thousand sites that are alike."""
+"""Probability with which `label_mix_warnings` warns although both mixes are alike."""
 _Z99: Final = 2.5758293035489004
 
 
 def warnings_about(found: Evaluation, labelled: int, classes: Sequence[str]) -> list[str]:
-    """Return the warnings about a model's answers to a site's test images; without any, none.
+    """Return the warnings about a model's answers to a site's test images, a sentence each.
 
-    labelled: the site's training images with a label. classes: names, [C].
+    labelled: number of the site's training images that have a label. classes: names, [C].
     """
     counts = np.asarray(found.confusion, dtype=np.int64)
     return [
@@ -44,7 +45,7 @@ def warnings_about(found: Evaluation, labelled: int, classes: Sequence[str]) -> 
 
 
 def _collapsed(counts: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
-    """One class for nearly all images, where that is not the class of nearly all."""
+    """Warn of one answer to nearly all images, unless nearly all images may be of that class."""
     images = int(counts.sum())
     answers, truth = counts.sum(0), counts.sum(1)
     top = int(answers.argmax())
@@ -78,7 +79,7 @@ def _few(images: int, labelled: int, classes: int) -> list[str]:
 
 
 def _uncalibrated(found: Evaluation) -> list[str]:
-    """Say where the mean top probability lies outside accuracy's 99 % interval."""
+    """Warn where the mean top probability lies outside the 99 % interval of the accuracy."""
     if found.samples < MIN_TEST_IMAGES:
         return []
     sure = sum(found.bin_confidence) / found.samples
@@ -117,9 +118,10 @@ def shift_warnings(tested: Sequence[int], now: Sequence[int], classes: Sequence[
 
 
 def _mix_distance(both: NDArray[np.int64], chance: float) -> float | None:
-    """Return how far two class mixes [2, C] are apart, in [0, 1]; None: it may be chance.
+    """Return the total variation distance of two class mixes, in [0, 1]; None: it may be chance.
 
-    By the chi-square test; classes of which too few are expected for it are counted as one.
+    both: number of images by class in each mix, [2, C]. chance: the level of the chi-square test
+    that decides. Classes with fewer expected images than that test needs are merged into one.
     """
     shares = both / both.sum(1, keepdims=True)
     fewest = np.outer(both.sum(1), both.sum(0) / both.sum()).min(0)
@@ -153,7 +155,10 @@ def label_mix_warnings(before: Sequence[int], now: Sequence[int], what: str) -> 
 
 
 def drift_warnings(candidates: Sequence[Candidate]) -> list[str]:
-    """Say where the last round's model is worse than an earlier one, beyond two standard errors."""
+    """Warn where the last round's model is worse than an earlier one by two standard errors.
+
+    candidates: by time. Only the answers in use are compared, on the validation images.
+    """
     used = [one for one in candidates if one.answer == USED and one.val_images]
     if len(used) < 2:
         return []

@@ -1,20 +1,20 @@
-"""Whether joining paid for one site: its gain over what it trained alone, on the same images.
+"""Whether joining the federation paid for a site: its gain over the model that it trained alone.
 
-Of n test images, which neither model learned from and by which neither was chosen, b are right with
-the joined model alone and c with the one trained alone. The gain in accuracy, its interval (Bonett
-and Price 2012: the paired Wald interval with half an image more in each of the four cells) and what
-is said of it:
+Both models answer the same n test images, from which neither has learned and by which neither was
+selected. Let b images be right only with the joined model and c only with the one trained alone.
+The gain in accuracy is (b - c) / n. Its 95 % interval is the paired Wald interval with half an
+image added to each of the four cells (Bonett and Price 2012):
 
     p = (b + 1) / (n + 2),   q = (c + 1) / (n + 2),
     p - q +- 1.96 sqrt((p + q - (p - q)^2) / (n + 2)).
 
-A mean over classes (balanced accuracy, F1, kappa) has the percentile bootstrap of its gain in that
-interval's place, the same resample for both models, and is only said where each class that occurs
-has `MIN_CLASS_IMAGES` images.
+The other metrics (balanced accuracy, F1, kappa) are means over classes. Their gain has the interval
+of the percentile bootstrap, with the same resamples for both models. There is no verdict unless
+each class that occurs has `MIN_CLASS_IMAGES` images.
 
-Where it is known which images are of one patient, all of this goes by patients: none is told of
-fewer than `MIN_TEST_IMAGES`, and an interval reaches as far as that of the bootstrap of whole
-patients.
+Where it is known which images are of one patient, patients count and not images: there is no
+verdict with fewer than `MIN_TEST_IMAGES` patients, and the interval is widened to that of the
+bootstrap of whole patients.
 
 How many images are needed: as many as detect a gain of `GAIN_TO_DETECT` in four of five samples
 (power 0.8 at 5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two
@@ -22,7 +22,7 @@ models differ on as large a share of the images as here, d = p + q:
 
     n = (1.96 + 0.84)^2 (d - WORTH^2) / WORTH^2,   d at least WORTH.
 
-It is not made of the gain that was seen: that one is itself chance.
+The number does not depend on the gain that was observed, which is itself random.
 """
 
 import math
@@ -52,11 +52,11 @@ from fedapp.evaluation.confidence_intervals import (
 from fedapp.evaluation.findings import flatten_findings
 
 GAIN_TO_DETECT: Final = 0.1
-"""The gain that a number of images is told for: 10 points."""
+"""Gain for which the number of images needed is given: 10 percentage points."""
 NEGLIGIBLE_GAIN: Final = 0.05
-"""A gain whose interval lies within this, both ways, is called none."""
+"""A gain whose whole interval lies within +- this value counts as no change."""
 _Z80: Final = 0.8416212335729143
-"""The normal distribution's 80 % point."""
+"""80 % quantile of the normal distribution."""
 
 Outcome = Literal["paid", "harmed", "same", "unknown"]
 _Count = Annotated[int, Field(ge=0)]
@@ -64,7 +64,7 @@ _Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, config=CLOSED)
 class Verdict:
-    """What a site's test images say of joining.
+    """Whether joining paid, as far as a site's test images tell.
 
     said: the outcome; "same": joining changed little, "unknown": the images cannot tell. images:
     number of test images. answers: number of findings that were read in them; 0: each image is of
@@ -85,7 +85,7 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """The verdict, as a person reads it."""
+        """The verdict as a sentence for people."""
         to_detect = f"{GAIN_TO_DETECT * 100:g}"
         if self.gain is None or self.low is None or self.high is None:
             would = f": about {self.needed} would show a gain of {to_detect} points"
@@ -115,13 +115,14 @@ def verdict(
     metric: Metric = "accuracy",
     patients: NDArray[np.int64] | None = None,
 ) -> Verdict:
-    """Compare what a site has with the federation to what it trained alone, on its test images.
+    """Compare the joined model of a site with the one it trained alone, on its test images.
 
-    joined, alone: probabilities [n, C]; None: there is no such model. labels: [n], in [0, C).
-    patients: which images are of one, [n]; None: not known.
+    joined, alone: probabilities [n, C] of the two models; None: there is no such model. labels:
+    [n], in [0, C). patients: the number of each image's patient, [n]; None: not known.
 
-    Of findings, labels [n, F], each that was read is an answer of two classes
-    (`evaluation.findings`), and those in an image are together as the images of a patient are.
+    Findings have labels [n, F]. Each finding that was read is then a sample of two classes
+    (`evaluation.findings`), and the samples of one image, or of one patient, are resampled
+    together.
     """
     images = len(labels)
     if not images:
@@ -163,7 +164,10 @@ def _compared(
     metric: Metric,
     patients: NDArray[np.int64] | None,
 ) -> Verdict:
-    """Return the verdict of classes that were answered, [n] each: by the joined model, by alone."""
+    """Return the verdict from the answered classes of the joined model and of the one alone.
+
+    said, other: the answers of the two models, [n]. labels: [n]. All in [0, classes).
+    """
     images = len(labels)
     b = int(((said == labels) & (other != labels)).sum())
     c = int(((said != labels) & (other == labels)).sum())
@@ -203,10 +207,11 @@ def _compared(
 
 
 def verdict_of_counts(joined: int, alone: int, images: int) -> Verdict:
-    """Return the verdict in accuracy of right answers alone, as the server knows them.
+    """Return the verdict in accuracy from the number of right answers of each model.
 
-    Which images they are is not known, so the two count as independent: the interval is wider than
-    the site's own, as long as the models are right on much the same images.
+    This is what the server knows. Which images were right is not known, so the two shares count as
+    independent. As long as both models are right on mostly the same images, this interval is wider
+    than the site's own.
     """
     if images < MIN_TEST_IMAGES:
         return Verdict("unknown", "accuracy", images, why=f"with {images} test images")
@@ -218,14 +223,17 @@ def verdict_of_counts(joined: int, alone: int, images: int) -> Verdict:
 
 
 def paired_interval(b: int, c: int, images: int) -> tuple[float, float]:
-    """Return the interval of (b - c) / n above, n >= 1, within [-1, 1]."""
+    """Return the 95 % interval of (b - c) / images (head of this module), cut off at -1 and 1."""
     p, q = (b + 1) / (images + 2), (c + 1) / (images + 2)
     half = Z95 * math.sqrt((p + q - (p - q) ** 2) / (images + 2))
     return max(p - q - half, -1.0), min(p - q + half, 1.0)
 
 
 def images_needed(differ: float) -> int:
-    """Return n above. differ: d, the share of images on which one model alone is right."""
+    """Return how many images detect a gain of `GAIN_TO_DETECT` (head of this module).
+
+    differ: d, the share of images on which exactly one of the two models is right.
+    """
     differ = max(differ, GAIN_TO_DETECT)
     return math.ceil((Z95 + _Z80) ** 2 * (differ - GAIN_TO_DETECT**2) / GAIN_TO_DETECT**2)
 

@@ -1,4 +1,4 @@
-"""Which code this is: where it lies, its hash, the libraries it runs on."""
+"""Identity of the code that runs: its folder, its hash, and the versions of its libraries."""
 
 import hashlib
 import importlib.metadata
@@ -18,11 +18,12 @@ _LIBRARIES = ("torch", "torchvision", "numpy", "flwr", "fedapp")
 
 
 STAND_IN = "terms/stands_in_for.yaml"
-"""Below `conf`, where a site's own code does a run that brought other code: that code's hash."""
+"""File below `conf` with the hash of other code. It is there where a site runs its own code in the
+place of the code that a run brought."""
 
 
 def stands_in_for() -> str:
-    """Return the `code_digest` of the code in whose place this one runs; empty: it is its own."""
+    """Return the `code_digest` of the code in whose place this one runs; empty: in none's."""
     try:
         return (CONF / STAND_IN).read_text().strip()
     except FileNotFoundError:
@@ -37,9 +38,9 @@ def code_hash() -> tuple[str, str]:
 
 @cache
 def code_digest() -> str:
-    """Return the SHA-256 of this code, 64 hex digits, as at the first call.
+    """Return the SHA-256 of this code, 64 hex digits, as it was at the first call.
 
-    It covers the Python files of the three packages that lie beside each other, and the presets.
+    It covers the Python files of `PACKAGES` and the presets of `conf/`.
     """
     return digest_of(_ROOT, CONF)
 
@@ -55,7 +56,7 @@ def digest_of(root: Path, conf: Path) -> str:
 
 
 def digest_of_files(files: Mapping[str, bytes]) -> str:
-    """Return the same of an app's files, by name, as they lie below its folder."""
+    """Return the same digest for the files of a Flower app, by their paths below its folder."""
     return _over({name: content for name, content in files.items() if _COUNTED.fullmatch(name)})
 
 
@@ -73,7 +74,10 @@ def hash_of_files(files: Mapping[str, bytes]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return what a result may depend on; nothing in it names the machine or its owner."""
+    """Return the versions of Python, the system and libraries on which results may depend.
+
+    Nothing in it names the machine or its owner.
+    """
     # Not platform.platform(): a kernel's release often carries its owner's name.
     system = (platform.system(), platform.machine(), *platform.libc_ver())
     found = {"python": platform.python_version(), "platform": " ".join(filter(None, system))}

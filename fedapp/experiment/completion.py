@@ -1,6 +1,6 @@
-"""What a shell offers while a command is typed: names of presets and runs, keys of settings.
+"""Shell completion: names of presets and runs, and keys of settings.
 
-It must answer in a blink, so nothing here imports torch: no experiment is built.
+A shell waits for the answer, so nothing here imports torch, and no experiment is built.
 """
 
 from collections.abc import Iterable
@@ -20,28 +20,28 @@ _METHOD = "method.preset="
 
 
 def complete_preset(begun: str) -> list[str]:
-    """Return the presets that begin so."""
+    """Return the presets whose names begin with `begun`."""
     return _beginning(begun, presets())
 
 
 def complete_grid(begun: str) -> list[str]:
-    """Return the sweeps and presets that begin so."""
+    """Return the sweeps and presets whose names begin with `begun`."""
     return _beginning(begun, [*sweeps(), *presets()])
 
 
 def complete_run(begun: str) -> list[str]:
-    """Return the runs and comparisons that begin so, the newest first."""
+    """Return the runs and comparisons whose names begin with `begun`, the newest first."""
     return _beginning(begun, reversed(run_names(runs_root())))
 
 
 def complete_methods(begun: str) -> list[str]:
-    """Return what a list of method presets with commas can go on with."""
+    """Return the completions of a comma-separated list of method presets."""
     before, comma, last = begun.rpartition(",")
     return [f"{before}{comma}{name}" for name in _beginning(last, method_presets())]
 
 
 def complete_override(begun: str) -> list[str]:
-    """Return the keys that begin so, each with "="; after `method.preset=` the method presets."""
+    """Return the keys that begin with `begun`, each with "="; of `method.preset=`, its values."""
     if begun.startswith(_METHOD):
         return _beginning(begun, (f"{_METHOD}{name}" for name in method_presets()))
     return _beginning(begun, (f"{key}=" for key in setting_keys()))
@@ -50,10 +50,10 @@ def complete_override(begun: str) -> list[str]:
 def setting_keys() -> list[str]:
     """Return the keys that can be overridden, sorted.
 
-    Of methods and networks those that a preset of ours sets; `config.config_keys` knows all, but
-    has to import them.
+    Of methods and networks these are only the keys that a preset of this project sets:
+    `config.config_keys` knows all, but must import the methods and networks.
     """
-    # Here, because it takes a fifth of a second, which names of presets and runs need not wait for.
+    # Imported here because it takes a fifth of a second, which other completions do not need.
     from fedapp.core.settings import GROUPS
 
     keys = {"seed", "method.preset"}

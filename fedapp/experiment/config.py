@@ -1,13 +1,13 @@
-"""YAML presets and `key=value` overrides -> `Experiment`, all checked before a run starts.
+"""Makes an `Experiment` of a YAML preset and `key=value` overrides, and checks it before a run.
 
-A preset is a file of `conf/` named without its ending, or the path of any YAML file. A method
-preset is one of `conf/methods/`, or any other likewise; what it says takes the place of what the
-preset says. An
-override is a dotted key such as `method.num_replaced`. An empty text is a value like any other: it
-stands where the setting may be empty, and is refused elsewhere. "As the preset says" is said by
-leaving the override out.
+A preset is a file of `conf/`, named without its ending, or the path of any YAML file. A method
+preset is a file of `conf/methods/`, or again the path of any YAML file; its settings replace those
+of the preset. An override replaces both. It has a dotted key such as `method.num_replaced`, and an
+empty text is a value like any other: it is accepted where the setting may be empty and refused
+elsewhere. To keep the value of the preset, leave the override out.
 
-Every problem found is reported, one line each: where it stands, the key, the value, the rule.
+All problems are reported together, one line each: where the setting stands, its key, its value, and
+the rule that it breaks.
 """
 
 import dataclasses
@@ -70,26 +70,27 @@ from fedapp.methods.incompatibilities import CONDITIONS, Conditions
 MACHINE_KEYS = (
     "name", "runtime", "data.root", "data.download", "split.manifest", "model.weights",
 )  # fmt: skip
-"""Settings that differ between machines or people without changing the experiment.
+"""Settings that may differ between machines and people: they do not change the experiment.
 
-The split that `split.manifest` names is compared by its own digest; `model.weights_sha256` counts.
+These are whole groups, or single settings. The file that `split.manifest` names is compared by its
+own digest, and that of `model.weights` by `model.weights_sha256`, which belongs to the experiment.
 """
 
 _NAMED: dict[str, tuple[Callable[[], list[str]], Callable[[str], type]]] = {
     "method": (method_names, method_class),
     "model": (network_names, network_class),
 }
-"""Groups whose settings depend on their `name`: the names there are, and the class of one."""
+"""Groups whose settings depend on their `name`: a list of the names, and the class of a name."""
 _DEPENDENT: dict[str, type[DataSettings] | type[SplitSettings]] = {
     "data": DataSettings,
     "split": SplitSettings,
 }
-"""Groups some of whose settings say nothing beside certain values of others."""
+"""Groups in which some settings have no effect beside certain values of others (`idle`)."""
 _DEFAULTS = {"model.name": DEFAULT_NETWORK}
 
 _FILL_IN = "give it a value, or leave it out to keep what the preset says"
-"""What to do about an override that is empty where that means nothing: often a shell variable that
-is not set."""
+"""Remedy for an empty override of a setting that may not be empty. The usual cause is a shell
+variable that is not set."""
 
 _SYNONYMS = {
     word: key
@@ -119,25 +120,25 @@ _SYNONYMS = {
     }.items()
     for word in words.split()
 }
-"""What other programs and papers call a setting, for the hint at an unknown key."""
+"""Names of settings in other programs and papers, for the hint at an unknown key."""
 
 
 @dataclass(frozen=True, config=CLOSED)
 class _TopLevel:
-    """What an experiment has beside its groups."""
+    """The settings of an experiment that are in no group."""
 
     seed: NonNegative = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """What said the values: overrides those that are among them, a file all others."""
+    """Where values come from: those among the overrides from these, all others from a file."""
 
     source: str
     overrides: Mapping[str, Scalar]
 
     def problem(self, key: str, value: object, rule: str, remedy: str = "") -> Problem:
-        """Return what is wrong with the value of a key."""
+        """Return the problem of a key's value, with the place where the value stands."""
         where = OVERRIDE if key in self.overrides else self.source
         return Problem(where, {key: value}, rule, remedy)
 
@@ -147,11 +148,13 @@ def load_experiment(
 ) -> Experiment:
     """Return the experiment that a preset and its overrides describe.
 
-    `method.preset` lays a method preset over the preset; in the preset itself, under it. It, or an
-    override of `method.name`, with another method drops the preset's `method.*` values: they
-    described the preset's method. So it is with `model.name`, and with what says nothing beside a
-    value that is laid over it, as `split.label_share` beside `split.labels=all`. The experiment is
-    named after both presets: after the file, or as its `name` says, which a run's config.yaml has.
+    The override `method.preset` puts a method preset over the preset. The key `method.preset` in
+    the file of a preset puts the method preset under the file's own values. Where the method
+    changes, by `method.preset` or by an override of `method.name`, the `method.*` values of the
+    preset are dropped, because they describe the preset's method. The same holds for `model.name`,
+    and for settings that have no effect beside a value that replaces another, such as
+    `split.label_share` beside `split.labels=all`. The experiment is named after both presets: a
+    preset is called by the name of its file, or by its key `name`, which a run's config.yaml has.
 
     Raises ConfigError on an unknown preset, a damaged file, and on every unknown, wrongly typed,
     out-of-range or contradictory setting.
@@ -163,11 +166,11 @@ def load_experiment(
 def _preset_and_overrides(
     preset: str, overrides: Mapping[str, Scalar]
 ) -> tuple[dict[str, Any], dict[str, Scalar], str, str]:
-    """Return a preset's values, the overrides to be laid over them, the name, and the source."""
+    """Return the values of a preset, the overrides to apply, the name, and the source's name."""
     path = preset_path(preset)
     values, source = _flatten(read_yaml(path)), source_of(path)
     name = _name(values, source, path.stem)
-    if (under := values.pop("method.preset", "")) != "":  # the file's own values go over it
+    if (under := values.pop("method.preset", "")) != "":  # the file's own values replace its values
         under = method_path(independent_of_folder(str(under), path.parent))
         values = _merged(_flatten(read_yaml(under)), values)
     given = dict(overrides)
@@ -187,14 +190,14 @@ def _preset_and_overrides(
 
 
 def own_method_preset(preset: str) -> str:
-    """Return the method preset that a preset's own file names; empty: none. Raises ConfigError."""
+    """Return the method preset that a preset's file names; empty: none. Raises ConfigError."""
     return str(_flatten(read_yaml(preset_path(preset))).get("method.preset", ""))
 
 
 def unchecked_settings(preset: str, overrides: Mapping[str, Scalar]) -> dict[str, Any]:
-    """Return the settings that a preset and its overrides say, by dotted key; none is checked.
+    """Return the settings of a preset and its overrides, by dotted key, without checking them.
 
-    So nothing that they name is imported yet. Raises ConfigError where a preset cannot be read.
+    So no code that they name is imported. Raises ConfigError where a preset cannot be read.
     """
     values, given, _, _ = _preset_and_overrides(preset, overrides)
     return _laid_over(values, given)
@@ -208,8 +211,9 @@ def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:
 def read_run_config(run_config: Mapping[str, Scalar]) -> tuple[str, dict[str, Scalar]]:
     """Return the preset and the overrides of a Flower run config.
 
-    It has two keys, since Flower refuses all that pyproject.toml does not list: `preset`, and `set`
-    with `key=value` texts as a shell reads them. Raises ConfigError.
+    The run config has two keys only, because Flower refuses keys that pyproject.toml does not list:
+    `preset`, and `set` with `key=value` texts, separated and quoted as in a shell. Raises
+    ConfigError.
     """
     preset, said = run_config.get("preset", ""), run_config.get("set", "")
     if not isinstance(preset, str) or not preset:
@@ -222,16 +226,17 @@ def read_run_config(run_config: Mapping[str, Scalar]) -> tuple[str, dict[str, Sc
 
 
 def flower_run_config(run_config: Mapping[str, Scalar]) -> str:
-    """Return a run config as `flwr run --run-config` takes it: every value a text in TOML.
+    """Return a run config for `flwr run --run-config`: TOML, every value a text.
 
-    An empty value is said too: left out, the app's own default would stand in its place.
-    Raises ConfigError on a text that Flower cannot carry.
+    An empty value is written too; otherwise Flower would use the app's own default. Raises
+    ConfigError on a text that Flower cannot carry.
     """
     words = []
     for key, text in ((key, str(value)) for key, value in run_config.items()):
         if not text.isprintable():
             raise ConfigError(f"{key} = {text!r}: Flower cannot carry such a text; change it")
-        text = text.replace("\\", r"\\").replace('"', r"\u0022")  # Flower ends a value at its mark
+        # An escaped quotation mark would end the value in Flower's own parser.
+        text = text.replace("\\", r"\\").replace('"', r"\u0022")
         words.append(f'{key}="{text}"')
     return " ".join(words)
 
@@ -253,7 +258,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, Scalar]:
 
 
 def to_plain(experiment: Experiment) -> dict[str, Any]:
-    """Return the experiment as nested plain values; `from_plain` takes them back unchanged."""
+    """Return the experiment as nested plain values, from which `from_plain` makes it again."""
     plain: dict[str, Any] = {"name": experiment.name, "seed": experiment.seed}
     plain |= {group: dataclasses.asdict(getattr(experiment, group)) for group in GROUPS}
     for group in _NAMED:
@@ -263,7 +268,7 @@ def to_plain(experiment: Experiment) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any], source: str) -> Experiment:
-    """Return the experiment that `to_plain` wrote down; `source` names it in errors.
+    """Return the experiment from values of `to_plain`; `source` names them in errors.
 
     Raises ConfigError as `load_experiment` does.
     """
@@ -272,9 +277,9 @@ def from_plain(plain: Mapping[str, Any], source: str) -> Experiment:
 
 
 def config_keys() -> dict[str, str]:
-    """Return every key that can be overridden and its type.
+    """Return every key that can be overridden, with its type as text.
 
-    `method.*` of all methods together, `model.*` of all networks of this project.
+    `method.*` has the settings of all methods, `model.*` those of all networks of this project.
     """
     keys = _shared_keys() | {"method.preset": "str"}
     for group, (names, class_of) in _NAMED.items():
@@ -284,10 +289,10 @@ def config_keys() -> dict[str, str]:
 
 
 def experiment_digest(experiment: Experiment) -> str:
-    """Return the SHA-256, in hex, of what is computed, whoever computes it and wherever.
+    """Return the SHA-256, in hex, of the settings that decide what is computed.
 
-    `shared_settings` count, and so do those that were taken out, with the value that changed
-    nothing: without them every run and every cell of a comparison would be another than it was.
+    These are `shared_settings`, and the settings that were withdrawn, each with the value that had
+    no effect. Without the latter the digests of all earlier runs and comparisons would change.
     """
     gone = {key: one.default for key, one in SETTINGS.items() if not _of_a_machine(key)}
     flat = gone | shared_settings(experiment)
@@ -295,7 +300,7 @@ def experiment_digest(experiment: Experiment) -> str:
 
 
 def shared_settings(experiment: Experiment) -> dict[str, Scalar]:
-    """Return what the server and its sites must agree upon: all settings but `MACHINE_KEYS`."""
+    """Return the settings on which server and sites must agree: all but `MACHINE_KEYS`."""
     return {
         key: value
         for key, value in _flatten(to_plain(experiment)).items()
@@ -308,9 +313,9 @@ def _of_a_machine(key: str) -> bool:
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return in which settings two experiments differ, but for the machine's: key and both values.
+    """Return the settings in which two experiments differ: key and both values, sorted by key.
 
-    one, other: as `to_plain` has them, or flat, as `shared_settings`.
+    `MACHINE_KEYS` are not compared. one, other: as of `to_plain`, or as of `shared_settings`.
     """
     first, second = _flatten(one), _flatten(other)
     return [
@@ -321,12 +326,12 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[st
 
 
 def first_three(found: Sequence[str]) -> str:
-    """Return three of what was found, and how much more there is."""
+    """Return the first three of these texts, and how many more there are, as one text."""
     return "; ".join([*found[:3], *([f"{len(found) - 3} more"] if len(found) > 3 else [])])
 
 
 def _name(values: dict[str, Any], source: str, otherwise: str = "") -> str:
-    """Take `name` out of a file's values and return it."""
+    """Remove `name` from the values of a file and return it; `otherwise` is its default."""
     name = values.pop("name", otherwise)
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{source}: name = {name!r}: must be the preset's name, a text")
@@ -336,10 +341,10 @@ def _name(values: dict[str, Any], source: str, otherwise: str = "") -> str:
 def _build(
     plain: Mapping[str, Any], name: str, source: str, overrides: Mapping[str, Scalar]
 ) -> Experiment:
-    """Merge, check and construct; `source` names the plain values in errors.
+    """Merge the values with the overrides, check them, and construct the experiment.
 
-    A file may say a setting that was taken out with the value that changed nothing: an earlier
-    version wrote all its settings into a run's config.yaml.
+    source: names the plain values in errors. A file may have a withdrawn setting if its value has
+    no effect: earlier versions wrote all their settings into a run's config.yaml.
     """
     stored = {
         k: value for k, value in _flatten(plain).items() if not is_withdrawn_default(k, value)
@@ -347,7 +352,7 @@ def _build(
     values = {**stored, **overrides}
     origin = _Source(source, overrides)
     named, problems = _named(values, origin)
-    for group in _NAMED.keys() - named.keys():  # of what it would have, nothing can be said
+    for group in _NAMED.keys() - named.keys():  # its class is unknown, so nothing can be checked
         values = {k: v for k, v in values.items() if not k.startswith(f"{group}.")}
     fields = {f"{group}.{key}" for group, cls in named.items() for key in _field_types(cls)}
     valid = _shared_keys().keys() | fields
@@ -376,7 +381,7 @@ def _build(
 
 
 def _named(values: Mapping[str, Any], origin: _Source) -> tuple[dict[str, type], list[Problem]]:
-    """Return the class of each group that has one by its name, and those whose name has none."""
+    """Return the class of each group in `_NAMED`, and the problems of names without a class."""
     found, problems = {}, []
     for group, (names, class_of) in _NAMED.items():
         key = f"{group}.name"
@@ -391,7 +396,7 @@ def _named(values: Mapping[str, Any], origin: _Source) -> tuple[dict[str, type],
 
 
 def _incompatibilities(parts: Mapping[str, Any]) -> Iterator[Incompatibility]:
-    """Yield each setting that does not go with others, of groups that are right by themselves."""
+    """Yield each contradiction between settings of groups that are valid by themselves."""
     for check in _CHECKS:
         groups = signature(check).parameters
         if groups.keys() <= parts.keys():
@@ -401,17 +406,20 @@ def _incompatibilities(parts: Mapping[str, Any]) -> Iterator[Incompatibility]:
 
 
 def _of_the_method(parts: Mapping[str, Any]) -> Iterator[Incompatibility]:
-    """Yield with what the method cannot run; a group that is not right by itself says nothing."""
+    """Yield each setting with which the method cannot run.
+
+    parts: the groups that are valid by themselves; the others are not asked about.
+    """
     known = {group: parts[group] for group in parts.keys() & CONDITIONS}
     inputs, model = _sized(parts.get("data", DataSettings())), parts.get("model")
     if model is None or (inputs and model.misfit(inputs)):
-        inputs = ()  # what the network cannot take needs no second reason
+        inputs = ()  # `_check_inputs` reports it; one reason is enough
     method = parts["method"]
     for found in method.incompatibilities(Conditions(**known, inputs=inputs)):
         if found.setting == "privacy.epsilon" and method.image_level is None:
             remedy = f"leave it out or choose {' or '.join(protecting())}"
             found = dataclasses.replace(found, remedy=remedy)
-        # The method's own settings may go by how many sites there are.
+        # Limits of the method's own settings may depend on the number of sites.
         if "split" in parts or not found.setting.startswith("method."):
             yield found
 
@@ -419,9 +427,9 @@ def _of_the_method(parts: Mapping[str, Any]) -> Iterator[Incompatibility]:
 def _check_bags(
     data: DataSettings, split: SplitSettings, method: Method[Any]
 ) -> Iterator[Incompatibility]:
-    """Yield what is wrong where there are bags for a method that cannot use them, or none."""
+    """Yield the contradiction where a method cannot learn from bags, or learns only from bags."""
     bagless = not (split.bags or split.knows or split.labels == "none")
-    # Of a site's own data nobody here knows whether they lie in bags.
+    # Whether a site's own data lie in bags is not known here.
     if bagless and BAGS in method.learns_from and data.name != OWN:
         rule = "learns from bags, and the data have none"
         remedy = "set split.bags, the bags of a site, or choose another method"
@@ -433,7 +441,7 @@ def _check_bags(
 
 
 def _check_sums(privacy: PrivacySettings, method: Method[Any]) -> Iterator[Incompatibility]:
-    """Yield that sums cannot be masked of a method whose server needs more than sums."""
+    """Yield the contradiction of masked sums with a method whose server needs single answers."""
     if privacy.masked and not method.sums_suffice:
         able = ", ".join(name for name in method_names() if method_class(name).sums_suffice)
         rule = f"{method.name} needs each site's own answer, and sums are masked (privacy.sums)"
@@ -446,7 +454,10 @@ def _check_images(
     training: TrainSettings,
     privacy: PrivacySettings,
 ) -> Iterator[Incompatibility]:
-    """Yield the first reason why single images cannot be protected by a method that can do so."""
+    """Yield the first setting that keeps an image-level epsilon from being guaranteed.
+
+    Only for a method that can protect single images; of others `_of_the_method` says so.
+    """
     found = method.incompatibilities(Conditions(privacy=privacy))
     if not privacy.epsilon or any(one.setting == "privacy.epsilon" for one in found):
         return
@@ -466,21 +477,21 @@ def _check_images(
 
 
 def _check_inputs(data: DataSettings, model: NetworkSettings) -> Iterator[Incompatibility]:
-    """Yield where the network takes no inputs of the size that is set."""
+    """Yield the setting of the input size where the network does not take this size."""
     conditions = Conditions(data, inputs=_sized(data))
     if conditions.inputs and (rule := model.misfit(conditions.inputs)):
         yield Incompatibility(conditions.size, rule)
 
 
 def _sized(data: DataSettings) -> tuple[int, ...]:
-    """Return the shape of inputs of the size that is set, of one channel; empty: none is set."""
+    """Return the input shape that is set, images with one channel; empty: no size is set."""
     if data.vector_size:
         return data.inputs
     return (1, data.image_size, data.image_size) if data.image_size else ()
 
 
 def _check_rule(rounds: RoundSettings) -> Iterator[Incompatibility]:
-    """Yield that there is no such rule for averages."""
+    """Yield the setting `rounds.robust` where it names no averaging rule."""
     if not is_function_name(rounds.robust) and rounds.robust not in rule_names():
         rule = f"no such rule; {name_suggestion(rounds.robust, rule_names())}"
         yield Incompatibility("rounds.robust", rule)
@@ -494,18 +505,18 @@ _CHECKS: tuple[Callable[..., Iterator[Incompatibility]], ...] = (
     _check_images,
     _check_inputs,
 )
-"""Rules between settings; each is asked where the groups that are its arguments, and called as
-these are, are right by themselves."""
+"""Rules between settings of several groups. The parameters of a rule are named like the groups that
+it looks at; it is asked only if these are valid by themselves."""
 
 
 def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Source) -> list[Problem]:
-    """Return each key that does not belong where it stands."""
+    """Return the problem of each key that is not a setting, or not one of this method."""
     found = []
     for key in sorted(values.keys() - valid):
         group, remedy = key.partition(".")[0], ""
         if key in {*GROUPS, *_NAMED}:
             meant = _SYNONYMS.get(key)
-            known = valid | {"method.preset"}  # taken out of the values before these are checked
+            known = valid | {"method.preset"}  # a key of files and overrides, not of the experiment
             rule = f"must be a group of keys: {_listed(key, valid)}"
             remedy = f"did you mean '{meant}'?" if meant in known else ""
         elif key in config_keys() or (group in _NAMED and ":" in str(values.get(f"{group}.name"))):
@@ -522,9 +533,9 @@ def _misplaced(values: Mapping[str, Any], valid: set[str], origin: _Source) -> l
 def _explained(
     found: ErrorDetails, group: str, known: Mapping[str, Any], origin: _Source
 ) -> Problem:
-    """Return what pydantic found wrong with a group's values."""
+    """Return the problem that pydantic found with the values of a group."""
     cause, kind, value = found.get("ctx", {}).get("error"), found["type"], found["input"]
-    # What it says itself begins with what is wrong: "Input should be a valid integer".
+    # Pydantic's own messages begin like this: "Input should be a valid integer".
     rule = str(cause) if cause else re.sub("^(Input|String) should", "must", found["msg"])
     if not found["loc"]:
         keys = cause.keys if isinstance(cause, Contradiction) else ()
@@ -532,7 +543,7 @@ def _explained(
     key = ".".join(filter(None, [group, str(found["loc"][0])]))
     if kind == "missing":
         return Problem(f"{origin.source}: {key}", {}, "has no default", "give it a value")
-    remedy = ""  # beyond the rule only what it takes to write a value of the right type
+    remedy = ""  # the rule says enough, unless the value has the wrong type
     if value == "" and key in origin.overrides:
         remedy = _FILL_IN
     elif kind.endswith("_type") and _is_number(value):
@@ -545,7 +556,7 @@ def _explained(
 def _together(
     rule: str, keys: tuple[str, ...], group: str, known: Mapping[str, Any], origin: _Source
 ) -> Problem:
-    """Return what is wrong with several values of a group; with all, where no keys are named."""
+    """Return the problem of several values of a group; of all, where no keys are named."""
     named = [key for key in known if key in keys] or sorted(known)
     if len(named) == 1:
         return origin.problem(f"{group}.{named[0]}", known[named[0]], rule)
@@ -562,7 +573,7 @@ def _is_number(value: object) -> bool:
 
 
 def _nearest_key(key: str, valid: Iterable[str]) -> str:
-    """Return the advice for a dotted key that is not in `valid`; a key may lack its group."""
+    """Return the remedy for a dotted key that is not in `valid`; its group may be missing."""
     meant = _SYNONYMS.get(key.rpartition(".")[2].lower().replace("-", "_"))
     if meant is not None and meant in valid:
         return f"did you mean '{meant}'?"
@@ -581,7 +592,7 @@ def _listed(group: str, valid: Iterable[str]) -> str:
 
 
 def _shared_keys() -> dict[str, str]:
-    """Return the keys that depend neither on the method nor on the network, and their types."""
+    """Return the keys that every method and network has, with their types as text."""
     keys = {"seed": "int"}
     for group, cls in GROUPS.items():
         keys |= {f"{group}.{key}": kind for key, kind in _field_types(cls).items()}
@@ -589,7 +600,7 @@ def _shared_keys() -> dict[str, str]:
 
 
 def _field_types(cls: type) -> dict[str, str]:
-    """Return the settings of a class and their types, as a person would write them."""
+    """Return the settings of a class, with their types as text for people."""
     hints = get_type_hints(cls)
     written: dict[str, str] = {}
     for field in dataclasses.fields(cls):
@@ -600,7 +611,7 @@ def _field_types(cls: type) -> dict[str, str]:
 
 
 def _flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted keys one group deep; deeper values stay whole, for the type check to refuse."""
+    """Return dotted keys, one level deep. Deeper values stay whole: the type check refuses them."""
     flat: dict[str, Any] = {}
     for key, value in plain.items():
         if isinstance(value, Mapping) and key in {*GROUPS, *_NAMED}:
@@ -611,7 +622,7 @@ def _flatten(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with others over them; another method or network drops the first one's."""
+    """Return the values with others over them; a change of method or network drops its values."""
     for group in _NAMED:
         key = f"{group}.name"
         before = values.get(key, _DEFAULTS.get(key))
@@ -621,9 +632,9 @@ def _laid_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
 
 
 def _merged(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with others over them, without those that say nothing beside the others.
+    """Return the values with others over them, without those that lose their effect by that.
 
-    What said nothing before stays, to be refused.
+    A value that had no effect before stays, so that it is refused later.
     """
     both = {**values, **over}
     dropped = _idle(both) - _idle(values) - over.keys()
@@ -631,7 +642,7 @@ def _merged(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
 
 
 def _idle(values: Mapping[str, Any]) -> set[str]:
-    """Return the keys that say nothing beside these values."""
+    """Return the keys that have no effect beside these values."""
     return {
         f"{group}.{key}"
         for group, cls in _DEPENDENT.items()
@@ -640,6 +651,6 @@ def _idle(values: Mapping[str, Any]) -> set[str]:
 
 
 def _within(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group's values by their names in it; of none: those that are in no group."""
+    """Return the values of a group by their names in it; "": the values in no group."""
     parted = ((key.rpartition("."), value) for key, value in values.items())
     return {leaf: value for (named, _, leaf), value in parted if named == group}

@@ -1,4 +1,4 @@
-"""One run, wholly described."""
+"""The value that describes one run completely."""
 
 from dataclasses import field
 from typing import Any
@@ -26,14 +26,17 @@ from fedapp.privacy.accountant import Plan, Protection
 
 @dataclass(frozen=True, config=CLOSED)
 class Experiment:
-    """Its method and network are built by name; everything else is checked here."""
+    """All settings of a run.
+
+    The types check single values. What contradicts each other is checked in `experiment.config`.
+    """
 
     name: str
-    """Preset's name."""
+    """Name of the preset."""
     method: InstanceOf[Method[Any]]
-    """With its hyper-parameters (`fedapp.methods.method_class`)."""
+    """The method with its hyper-parameters (`fedapp.methods.method_class`)."""
     model: InstanceOf[NetworkSettings]
-    """With its settings (`fedapp.learn.networks.network_settings`)."""
+    """The network's settings (`fedapp.learn.networks.network_settings`)."""
     seed: NonNegative = 0
     data: DataSettings = field(default_factory=DataSettings)
     split: SplitSettings = field(default_factory=SplitSettings)
@@ -45,7 +48,7 @@ class Experiment:
 
     @property
     def protection(self) -> Protection | None:
-        """Return how single images are protected; None: they are not."""
+        """How single images are protected by differential privacy; None: they are not."""
         if not self.privacy.epsilon:
             return None
         image_level, plan = self.method.image_level, Plan()
@@ -54,15 +57,16 @@ class Experiment:
         return Protection(self.privacy, plan)
 
     def incompatibilities(self, *settings: str, **known: Any) -> list[Incompatibility]:
-        """Return with which of these settings the method cannot run; with none named, of all.
+        """Return the settings with which the method cannot run.
 
-        known: what is known of the data, by the names of `Conditions`.
+        settings: which settings to ask about; none: all. known: what is known of the data, by the
+        names of fields of `Conditions`.
         """
         groups = (self.data, self.split, self.training, self.rounds, self.privacy, self.model)
         found = self.method.incompatibilities(Conditions(*groups, **known))
         return [one for one in found if not settings or one.setting in settings]
 
     def misfit(self, inputs: tuple[int, ...]) -> str:
-        """Return why network or method cannot take inputs of this shape; empty: both can."""
+        """Return why the network or the method takes no inputs of this shape; empty: both do."""
         found = self.incompatibilities("data.image_size", "data.vector_size", inputs=inputs)
         return self.model.misfit(inputs) or "".join(one.reason for one in found)

@@ -1,4 +1,4 @@
-"""The YAML files of `conf/`: where they are, what they are called, what they say."""
+"""Finds and reads the YAML files of `conf/`: presets, method presets and sweeps."""
 
 import re
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from fedapp.core.untrusted_files import UntrustedFileError, parse_yaml
 
 _READ: ContextVar[dict[Path, str] | None] = ContextVar("_READ", default=None)
 Scalar = str | int | float | bool
-"""What a setting can be: the types that a Flower run config carries."""
+"""Types of a setting's value: those that a Flower run config can carry."""
 
 _HERE = Path(__file__).resolve().parents[1]
 # A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
 CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
 IN_MEMORY = CONF / "python" / "in_memory.yaml"
-"""The settings of a run on a program's data, or on a folder of images, unless others are said."""
+"""Default preset of a run on data in memory, or on a folder of images."""
 
 
 def presets() -> list[str]:
@@ -36,10 +36,10 @@ def method_presets() -> list[str]:
 
 
 def sweeps() -> dict[str, Path]:
-    """Return the file of each grid in `conf/sweeps/` by the grid's name, sorted.
+    """Return the file of each grid in `conf/sweeps/`, sorted by the name of the grid.
 
-    A file is one grid, which is called as it is, or has several by their names; a name that begins
-    with a dot is none.
+    A file is either one grid, named like the file, or has several grids by their names. A key that
+    begins with a dot is no grid.
     """
     found: dict[str, Path] = {}
     for path in (CONF / "sweeps").glob("*.yaml"):
@@ -75,30 +75,32 @@ def yaml_path(text: str) -> Path | None:
 
 
 def independent_of_folder(named: str, near: Path = Path()) -> str:
-    """Return what names the same preset in every folder: a name as it is, a path absolute.
+    """Return a reference to a preset that holds in every working directory.
 
-    near: the folder of the file in which it stands; a path is looked for there first.
+    The name of a preset stays as it is; a path becomes absolute. near: the folder of the file in
+    which the reference stands; a path is looked for there first.
     """
     path = yaml_path(str(near / Path(named).expanduser())) or yaml_path(named)
     return named if path is None else str(path.absolute())
 
 
 def first_comment(path: Path) -> str:
-    """Return the comment that a file begins with."""
+    """Return the text of the comment in the first line of a file."""
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def source_of(path: Path) -> str:
-    """Return what errors call a file."""
+    """Return the name of a file in error messages."""
     inside = path.is_relative_to(CONF)
     return f"conf/{path.relative_to(CONF).as_posix()}" if inside else str(path)
 
 
 @contextmanager
 def reading_files_once() -> Iterator[None]:
-    """Have every YAML file read once in this block: what was judged is what is used.
+    """Read every YAML file at most once inside this block.
 
-    A block within another one shares what that has read.
+    So a file that changes after it was checked has no effect. A block inside another one shares its
+    files.
     """
     if _READ.get() is not None:
         yield
@@ -120,9 +122,9 @@ def _text_of(path: Path) -> str:
 
 
 def read_yaml(path: Path, text: str | None = None) -> dict[str, Any]:
-    """Return what a YAML file says. Raises ConfigError where it is no mapping of YAML 1.2.
+    """Return the mapping in a YAML 1.2 file. Raises ConfigError where the file holds none.
 
-    text: what the file says, where it was read already.
+    text: the content of the file, where it was read already.
     """
     try:
         plain = deepcopy(_parsed(_text_of(path) if text is None else text))
@@ -145,7 +147,7 @@ def _parsed(text: str) -> Any:
 
 
 def parse_scalar(text: str) -> Scalar:
-    """Return the value that `text` has as a YAML scalar; what is no number or truth is text."""
+    """Return the value of `text` as a YAML scalar: a number, true, false, or else a text."""
     loader = _Yaml12("")
     if text[:1] in {"'", '"'} and text[-1] == text[0] and len(text) > 1:
         return text[1:-1]
@@ -154,7 +156,7 @@ def parse_scalar(text: str) -> Scalar:
         return ""
     try:
         value: Scalar = loader.construct_object(yaml.ScalarNode(tag, text))
-    except ValueError:  # of more digits than Python reads: no setting is so large
+    except ValueError:  # more digits than Python converts: stays a text, and is refused as one
         return text
     return value
 
@@ -166,7 +168,7 @@ class _Yaml12(yaml.SafeLoader):  # type: ignore[misc]
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping; refuse a key that stands twice, where YAML would keep the last."""
+        """Return the mapping. A repeated key is refused; YAML would keep its last value."""
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):

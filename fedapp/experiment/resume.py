@@ -1,7 +1,7 @@
-"""The folder of a run that begins or goes on: made, or opened where its run may be resumed.
+"""Opens the folder of a run: makes a new one, or checks that an old run may be resumed.
 
-A run may be resumed with the settings that it had, but for those of the machine, and with more
-rounds. One server carries it on at a time.
+A run may only be resumed with the settings that it had. The settings of the machine may differ, and
+the number of rounds may be larger. Only one server at a time works on a run.
 """
 
 import logging
@@ -44,11 +44,12 @@ def open_run(
 ) -> RunFolder:
     """Return the folder that `experiment.runtime` asks for: a new one, or one to resume.
 
-    Of one to resume, metrics of rounds after the checkpoint are dropped. Nobody else may be at work
-    there (`sole_server`). `rounds.num_rounds` may be larger than it was: the folder then is of that
-    longer run. identity: see `RunFolder.create`.
+    In a folder to resume, the rows of rounds after the checkpoint are dropped, so that no other
+    server may work there (`sole_server`). Where `rounds.num_rounds` is larger than it was, the
+    folder becomes that of the longer run. manifest: the split; None: the server does not know it.
+    identity: see `RunFolder.create`.
 
-    Raises RunError and StoreError as `RunFolder.create` does, and RunError as `resumable`.
+    Raises RunError and StoreError as `RunFolder.create` does, and RunError as `resumable` does.
     """
     runtime, plain, digest = experiment.runtime, to_plain(experiment), experiment_digest(experiment)
     if not runtime.resume:
@@ -73,9 +74,9 @@ def open_run(
 
 
 def check_run(experiment: Experiment) -> None:
-    """Check early what `open_run` would refuse: no run to resume, another one, or a name taken.
+    """Raise early what `open_run` would raise: no run to resume, another run, or a name in use.
 
-    Nothing is changed: another server may be at work in the folder.
+    Nothing is changed, since another server may be working in the folder.
     """
     name = experiment.runtime.run_name
     if experiment.runtime.resume:
@@ -87,10 +88,10 @@ def check_run(experiment: Experiment) -> None:
 
 
 def resumable(experiment: Experiment, manifest: Savable | None) -> RunFolder:
-    """Return the folder of a run that can be continued, having changed nothing in it.
+    """Return the folder of a run that can be resumed, without changing anything in it.
 
-    Raises RunError where no run is named or there is none of that name, where its checkpoint is
-    damaged, or where it is of another experiment: other settings (naming them), fewer rounds or
+    Raises RunError where no run is named or none has that name, where its checkpoint is damaged, or
+    where it belongs to another experiment: other settings (which the error names), fewer rounds, or
     other images.
     """
     root, name = out_root(experiment), experiment.runtime.run_name
@@ -125,13 +126,13 @@ def resumable(experiment: Experiment, manifest: Savable | None) -> RunFolder:
 def sole_server(
     experiment: Experiment, manifest: Savable | None = None, identity: str = ""
 ) -> Iterator[RunFolder]:
-    """Hold the folder that `open_run` returns: no second server carries on the same run meanwhile.
+    """Lock the folder that `open_run` returns, so that no second server works on the same run.
 
-    One may be thought dead and be at work: where the SuperLink was down, or a site's link. The
-    kernel lets go of the folder when the process ends, however it ends. Raises RunError where
-    another process has it, and what `open_run` raises.
+    A server may seem dead and still work, for example after a SuperLink or a connection was down.
+    The kernel releases the lock when the process ends, however it ends. Raises RunError where
+    another process holds the lock, and what `open_run` raises.
     """
-    # One that is resumed is held before it is opened: that cuts its records back.
+    # A folder to resume is locked before it is opened, because opening it truncates its records.
     first = out_root(experiment) / experiment.runtime.run_name
     early = experiment.runtime.resume and (first / "run.json").exists()
     path = first if early else (folder := open_run(experiment, manifest, identity)).path
@@ -141,10 +142,10 @@ def sole_server(
 
 
 def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
-    """Name the settings that differ from those of the folder `path`, three at most; empty: none."""
+    """Return up to three settings that differ from those of the folder `path`; "": none do."""
     try:
         old = read_yaml(path / "config.yaml")
-        with suppress(FedAppError):  # else what was taken out or added since would be named too
+        with suppress(FedAppError):  # fills in what other versions lack, so that it is not named
             old = to_plain(from_plain(old, str(path)))
         found = [f"{key} {was!r}, now {now!r}" for key, was, now in differing(old, plain_config)]
     except (OSError, UntrustedFileError, AttributeError, TypeError, ValueError):
@@ -153,12 +154,12 @@ def differences(path: Path, plain_config: Mapping[str, Any]) -> str:
 
 
 def known_digests(path: Path, noted: str) -> set[str]:
-    """Return what the settings of the folder `path` are known by.
+    """Return the digests by which the settings of the folder `path` may be recognised.
 
-    That is the digest that was noted when the run began, and the one of its config.yaml as this
-    version reads it. The two differ where settings have been taken out since, or added: an older
-    run has their default values. A run with masked sums or with epsilon is known by the first
-    alone: what one version's noise is worth, another need not know.
+    These are the digest that was written when the run began, `noted`, and that of config.yaml as
+    this version reads it. They differ where settings were added or withdrawn since; an older run
+    has their default values. A run with masked sums or with an epsilon is recognised by the first
+    digest only, because another version may implement its protection in another way.
     """
     try:
         stored = from_plain(read_yaml(path / "config.yaml"), f"{path}/config.yaml")
@@ -169,11 +170,11 @@ def known_digests(path: Path, noted: str) -> set[str]:
 
 
 def is_extension(path: Path, plain_config: Mapping[str, Any], digests: Collection[str]) -> bool:
-    """Say whether the settings are those of the folder `path` but for more rounds.
+    """Return whether the settings are those of the folder `path`, except for more rounds.
 
-    digests: of the folder's settings. No round depends on how many come after it, so the numbers
-    are those of a run that was as long from the start. Raises RunError where the rounds are fewer
-    and all else is equal.
+    No round depends on how many follow it, so the extended run has the numbers of one that was as
+    long from the start. digests: of the folder's settings. Raises RunError where the number of
+    rounds is smaller and everything else is equal.
     """
     had, wanted = _rounds(path), plain_config["rounds"]["num_rounds"]
     rounds = {**plain_config["rounds"], "num_rounds": had}
@@ -189,7 +190,7 @@ def is_extension(path: Path, plain_config: Mapping[str, Any], digests: Collectio
 
 
 def store_num_rounds(folder: RunFolder, plain_config: Mapping[str, Any]) -> None:
-    """Write into config.yaml how many rounds the run has now, where it says otherwise."""
+    """Write the run's new number of rounds into config.yaml, if it has another one."""
     wanted = plain_config["rounds"]["num_rounds"]
     if _rounds(folder.path) not in {None, wanted}:
         plain = read_yaml(folder.path / "config.yaml")
@@ -198,7 +199,7 @@ def store_num_rounds(folder: RunFolder, plain_config: Mapping[str, Any]) -> None
 
 
 def warn_of_numeric_changes(path: Path, plain_config: Mapping[str, Any]) -> None:
-    """Warn of settings that change the last bits of numbers."""
+    """Log a warning where settings that change the last bits of results differ."""
     old, new = read_yaml(path / "config.yaml").get("runtime", {}), plain_config["runtime"]
     for key in ("device", "threads", "precision"):
         if old.get(key) != new[key]:
@@ -211,7 +212,7 @@ def warn_of_numeric_changes(path: Path, plain_config: Mapping[str, Any]) -> None
 
 
 def _rounds(path: Path) -> int | None:
-    """Return the rounds that config.yaml asks for; None where it does not say."""
+    """Return the number of rounds in config.yaml; None where it has none."""
     try:
         number = read_yaml(path / "config.yaml")["rounds"]["num_rounds"]
     except (OSError, UntrustedFileError, LookupError, TypeError):

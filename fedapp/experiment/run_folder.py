@@ -1,30 +1,33 @@
-"""A run's folder: where it is, what it is called, what lies in it, whether its run goes on.
+"""The folder of a run: its place, its name, its files, and whether its run is still going on.
 
-Written whole, when the run begins:
+Written when the run begins:
 
-- config.yaml: the settings, resolved; a preset that runs the same again, in a folder of its own
-- run.json: versions, code, digests of settings and manifest, start
-- run.id: tells this run from every other of its name (`folder_of`)
-- manifest.safetensors: who holds which image, where the server knows it
+- config.yaml: all settings. It is a preset that repeats the run, in a folder of its own
+- run.json: versions, code, digests of the settings and of the manifest, time of the start
+- run.id: distinguishes this run from every other run of the same name (`folder_of`)
+- manifest.safetensors: which site holds which image, where the server knows it
 
-Round by round, and at the end:
+Appended after every round:
 
-- metrics.jsonl: one JSON object per round, appended
-- sites.jsonl: one JSON object per round: what each site that answered said of itself, appended
-- traffic.csv: models and bytes by round, site, direction and kind, appended
-- checkpoint.json: state after a whole round
-- changes.jsonl: one JSON object per round since then, appended; gone when the run has ended
-- per_site.csv: one row per site, at the end
-- evaluations.json: each site's latest confusion matrix and calibration sums, at the end
-- summary.json: the result, at the end
+- metrics.jsonl: one JSON object per round
+- sites.jsonl: one JSON object per round, with what each site that answered reported of itself
+- traffic.csv: models and bytes by round, site, direction and kind
+- changes.jsonl: one JSON object per round since checkpoint.json; removed when the run has ended
 
-Beside these:
+Replaced now and then, or written at the end:
 
-- pool/, sites/: models, and the simulated sites' own stores
-- models/: the simulated sites' models for use
-- server.lock: held by the server that carries on the run
+- checkpoint.json: the state after a completed round
+- per_site.csv: one row per site
+- evaluations.json: each site's latest confusion matrix and calibration sums
+- summary.json: the result
 
-Nothing here imports torch: who completes a run's name or watches a run leaves the machine to it.
+Folders and the lock:
+
+- pool/, sites/: models, and the stores of simulated sites
+- models/: the models for use of simulated sites
+- server.lock: held by the server of the run
+
+Nothing here imports torch, so that shell completion and `fedapp watch` cost little beside a run.
 """
 
 import csv
@@ -54,7 +57,7 @@ from fedapp.core.untrusted_files import parse_json, read_json
 from fedapp.experiment.code_hash import code_hash, versions
 from fedapp.protocol.traffic import COLUMNS
 
-if TYPE_CHECKING:  # it imports torch
+if TYPE_CHECKING:  # this module imports torch
     from fedapp.experiment.experiment import Experiment
 
 Row = dict[str, Any]
@@ -62,33 +65,33 @@ Row = dict[str, Any]
 METRICS_FILE, SITES_FILE, TRAFFIC_FILE = "metrics.jsonl", "sites.jsonl", "traffic.csv"
 CHECKPOINT_FILE, CHANGES_FILE = "checkpoint.json", "changes.jsonl"
 CHANGED_TABLES = "tables"
-"""Of a line of changes: the mappings of which it has only what changed."""
+"""Key in a line of changes.jsonl: which mappings it has in part, only the entries that changed."""
 RUN_NAME_PATTERN = re.compile(RUN_NAME)
 RESERVED_NAME = "models"
-"""No run is called so: beside the runs' folders at a site, it holds the models that are kept."""
+"""Not allowed as the name of a run: a site keeps its models in a folder of this name."""
 OUT_SETTINGS = "FEDAPP_OUT or runtime.out"
-"""What says where run folders are."""
+"""The settings that decide where run folders are, for error messages."""
 IDENTITY_FILE = "run.id"
-"""Names the one run that a folder is of: 64 random hex digits, drawn when the run begins."""
+"""File with the identity of the folder's run: 64 random hex digits, drawn when the run begins."""
 SERVER_LOCK, COMPARISON_LOCK = "server.lock", ".lock"
-"""File of a run's folder that its server holds locked; of a comparison's, that who carries it out
-does."""
+"""Lock files: in the folder of a run, held by its server; in that of a comparison, held by the
+process that carries it out."""
 LOCK_TIMEOUT_S = 1.0
-"""Seconds for which they try to take it: `is_running` may look at it just now."""
+"""How long to wait for a lock: `is_running` holds it for a moment too."""
 
 
 class Savable(Protocol):
-    """What a run folder asks of a manifest."""
+    """What a run folder needs of a manifest, which is made in `data.split`."""
 
     def save(self, path: Path | str) -> None:
-        """Write it."""
+        """Write the manifest to a file."""
 
     def digest(self) -> str:
         """Return the SHA-256 of its content, in hex."""
 
 
 class RunFolder:
-    """The folder of one run, `path`: its files are written and read back here.
+    """The folder of one run, at `path`; writes and reads its files.
 
     `create` makes a new one; `resume.open_run` makes or opens the one that an experiment asks for.
     """
@@ -98,22 +101,22 @@ class RunFolder:
 
     @property
     def pool_root(self) -> Path:
-        """Where the server keeps models."""
+        """Folder of the server's model pool."""
         return self.path / "pool"
 
     @property
     def sites_root(self) -> Path:
-        """Where simulated sites keep their own."""
+        """Folder of the stores of simulated sites."""
         return self.path / "sites"
 
     @property
     def models_root(self) -> Path:
-        """Where they keep their models for use."""
+        """Folder of the models for use of simulated sites."""
         return self.path / "models"
 
     @property
     def identity(self) -> str:
-        """What no other run has; empty: one of an earlier version."""
+        """The identity of the run (`IDENTITY_FILE`); empty for a run of an earlier version."""
         return identity_of(self.path)
 
     @classmethod
@@ -126,14 +129,15 @@ class RunFolder:
         digest: str,
         identity: str = "",
     ) -> Self:
-        """Make a new folder and note down what runs.
+        """Make the folder of a new run, with the files that describe the run.
 
-        name: of the folder; empty: preset, seed and start time, made unique. digest: of the
-        settings (`config.experiment_digest`), by which `resume` knows the experiment again.
-        identity: as the run was signed with; empty: one is drawn.
+        name: of the folder; empty: made of preset, seed and start time, and unique. manifest: the
+        split; None: the server does not know it. digest: of the settings
+        (`config.experiment_digest`), by which `resume` recognises the experiment. identity: the one
+        that a coordinator signed; empty: a new one is drawn.
 
-        Raises RunError where the name is no folder name or is taken, StoreError where the disk
-        refuses; then no folder stays.
+        Raises RunError where the name is not allowed or is taken, and StoreError where the disk
+        refuses; no folder is left behind then.
         """
         if name:
             check_name(name)
@@ -158,50 +162,50 @@ class RunFolder:
         return folder
 
     def discard_unless_begun(self) -> None:
-        """Remove the folder of a run that ended before its first checkpoint: it holds nothing."""
+        """Remove the folder of a run that failed before its first checkpoint: nothing is lost."""
         if not (self.path / "checkpoint.json").exists():
             shutil.rmtree(self.path, ignore_errors=True)
 
     def going_on(self) -> str:
-        """Return what to do to go on with a run that stopped, once its cause is mended."""
+        """Return what the user must do to continue the run once the cause of its end is fixed."""
         if not (self.path / "checkpoint.json").exists():
             return "start again"
         return f"go on with runtime.resume=true runtime.run_name={self.path.name}"
 
     def note_manifest(self, digest: str) -> None:
-        """Note in run.json which split the sites hold, where the server itself does not know."""
+        """Write the digest of the sites' split into run.json, unless the server knew the split."""
         facts = self.read_json("run.json") or {}
         if facts.get("manifest") is None:
             self.write("run.json", pretty_json({**facts, "manifest": digest}))
 
     def append_metrics(self, row: Row) -> None:
-        """Add a round's row (it has "round"). NaN and infinity become null: JSON has neither.
+        """Append the row of a round, which has the key "round". NaN and infinity become null.
 
-        Raises StoreError where the disk refuses; the file then is as before.
+        Raises StoreError where the disk refuses; the file is then as it was.
         """
         self._append(METRICS_FILE, row)
 
     def append_sites(self, row: Row) -> None:
-        """Add a round's row of its sites (it has "round"), as `append_metrics` does."""
+        """Append the row of a round to sites.jsonl, as `append_metrics` does."""
         self._append(SITES_FILE, row)
 
     def append_traffic(self, rows: Sequence[Sequence[int | str]]) -> None:
-        """Add a round's rows of the ledger to traffic.csv. Raises StoreError as above."""
+        """Append the ledger's rows of a round to traffic.csv. Raises StoreError likewise."""
         path = self.path / TRAFFIC_FILE
-        begun = path.exists() and path.stat().st_size  # the disk may have refused the first rows
+        begun = path.exists() and path.stat().st_size  # empty where the disk refused the first rows
         head = () if begun else (COLUMNS,)
         lines = (",".join(map(str, row)) + "\n" for row in (*head, *rows))
         append_durable(path, "".join(lines).encode())
 
     def metrics(self) -> list[Row]:
-        """Return the rows of whole lines, each with its "round".
+        """Return the rows of metrics.jsonl, each with the key "round".
 
-        A line cut by a crash or damaged, and what follows, is left out.
+        The first line that is incomplete or damaged ends the list, as after a crash.
         """
         return self._rows(METRICS_FILE)
 
     def sites(self) -> list[Row]:
-        """Return the rows of sites.jsonl likewise; none of a run by a version that had none."""
+        """Return the rows of sites.jsonl likewise; [] where an earlier version wrote none."""
         return self._rows(SITES_FILE)
 
     def _append(self, name: str, row: Row) -> None:
@@ -220,13 +224,13 @@ class RunFolder:
         return rows
 
     def write_per_site(self, rows: Sequence[Row]) -> None:
-        """Write per_site.csv; columns as they first come up, None as an empty field."""
+        """Write per_site.csv. Columns are ordered like the rows' keys; None is an empty field."""
         columns = list(dict.fromkeys(key for row in rows for key in row)) or ["site"]
         values = ([row.get(column) for column in columns] for row in rows)
         self.write("per_site.csv", csv_text([columns, *values]))
 
     def per_site(self) -> list[Row]:
-        """Return the rows of per_site.csv with numbers as numbers and empty fields as None."""
+        """Return the rows of per_site.csv: numbers as int or float, empty fields as None."""
         try:
             text = (self.path / "per_site.csv").read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -242,10 +246,11 @@ class RunFolder:
         self.write("summary.json", pretty_json(summary))
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> int:
-        """Write the state after a whole round; it has "round", the last row of the metrics.
+        """Write the state after a completed round; return its size in bytes.
 
-        state: of what JSON can hold, and dataclasses of that. Returns its bytes. Raises StoreError
-        where the disk refuses; what was saved before stays.
+        state: values that JSON can hold, and dataclasses of such values; its key "round" is that of
+        the last row of the metrics. Raises StoreError where the disk refuses; the state that was
+        saved before is then still there.
         """
         assert "round" in state
         text = _compact(state)
@@ -256,22 +261,22 @@ class RunFolder:
         return len(text)
 
     def append_changes(self, state: Mapping[str, Any], tables: Sequence[str]) -> int:
-        """Add the state after a whole round where of some mappings only what changed is given.
+        """Append the state after a completed round to changes.jsonl; return its size in bytes.
 
-        tables: those mappings, as keys with dots between. Returns bytes and raises StoreError as
-        `save_checkpoint` does.
+        tables: mappings in `state` that have only the entries that changed since the last round, as
+        dotted keys. Raises StoreError as `save_checkpoint` does.
         """
         line = _compact({**state, CHANGED_TABLES: tables}) + "\n"
         append_durable(self.path / CHANGES_FILE, line.encode())
         return len(line)
 
     def load_checkpoint(self) -> Row | None:
-        """Return the state last saved, or None. Raises RunError where a file is damaged.
+        """Return the state that was saved last, or None. Raises RunError where a file is damaged.
 
-        A last line of changes that was cut is left out: its round did not end.
+        An incomplete last line of changes.jsonl is ignored: its round was not completed.
         """
         path = self.path / CHANGES_FILE
-        try:  # before the whole state, so that one written meanwhile takes the place of both
+        try:  # read first: a whole state that is written meanwhile then replaces both
             lines = path.read_bytes().splitlines(keepends=True)
         except (FileNotFoundError, NotADirectoryError):
             lines = []
@@ -290,9 +295,9 @@ class RunFolder:
         return state
 
     def drop_rows_after(self, last: int) -> None:
-        """Cut metrics, sites and traffic back to the last whole round.
+        """Cut metrics.jsonl, sites.jsonl and traffic.csv back to the last completed round.
 
-        Line by line: of 10,000 rounds they need not fit in memory.
+        The files are read line by line: those of 10,000 rounds need not fit in memory.
         """
 
         def of_json(line: bytes) -> bool:
@@ -311,11 +316,14 @@ class RunFolder:
             self._cut(name, stays)
 
     def write(self, name: str, text: str) -> None:
-        """Write a file whole. Raises StoreError where the disk refuses."""
+        """Write a file atomically. Raises StoreError where the disk refuses."""
         write_atomic(self.path / name, text.encode(), durable=True)
 
     def read_json(self, name: str) -> Row | None:
-        """Return a file's object, None where there is none. Raises RunError, StoreError."""
+        """Return the object in a JSON file; None where there is no file.
+
+        Raises RunError where the file is damaged, and StoreError where it cannot be read.
+        """
         path = self.path / name
         try:
             value = read_json(path)
@@ -330,7 +338,7 @@ class RunFolder:
         return value
 
     def _cut(self, name: str, stays: Callable[[bytes], bool]) -> None:
-        """Cut a file's end off, from the first line on that is not whole or does not stay."""
+        """Truncate a file before the first line that is incomplete or that `stays` rejects."""
         path, end = self.path / name, 0
         try:
             with path.open("rb") as file:
@@ -344,7 +352,7 @@ class RunFolder:
 
 
 def _as_preset(plain_config: Mapping[str, Any]) -> str:
-    """Return the settings as a preset; a run of it is a new one, so it has no run folder's name."""
+    """Return the settings as a preset, without the run's name: its run is a new one."""
     runtime = {**plain_config.get("runtime", {}), "run_name": "", "resume": False}
     plain = json_values({**plain_config, "runtime": runtime})
     text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
@@ -352,9 +360,9 @@ def _as_preset(plain_config: Mapping[str, Any]) -> str:
 
 
 def apply_change(before: Row, change: Row) -> Row:
-    """Return the state after a line of changes (`RunFolder.append_changes`).
+    """Return the state after a line of changes.jsonl (`RunFolder.append_changes`).
 
-    Raises ValueError where the line is not of the next round.
+    before: the state before. Raises ValueError where the line is not of the next round.
     """
     if change["round"] != before["round"] + 1:
         raise ValueError(f"round {change['round']} does not follow on {before['round']}")
@@ -368,17 +376,17 @@ def apply_change(before: Row, change: Row) -> Row:
 
 
 def damaged_file(path: Path, what: str) -> str:
-    """Say that a file is damaged, and what can be done."""
+    """Return the error text for a damaged file."""
     return f"{path}: damaged ({what}): restore it from a copy, or start a new run"
 
 
 def pretty_json(value: Mapping[str, Any]) -> str:
-    """Return the value as JSON for people."""
+    """Return the value as indented JSON."""
     return json.dumps(json_values(value), indent=2, allow_nan=False) + "\n"
 
 
 def json_values(value: Any) -> Any:
-    """Return the value as JSON has it; NaN and infinity become null."""
+    """Return the value in types that JSON has; NaN and infinity become None."""
     if isinstance(value, Mapping):
         return {str(key): json_values(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -389,7 +397,7 @@ def json_values(value: Any) -> Any:
 
 
 def _row(line: bytes) -> Row | None:
-    """Return the row of a line; None where it was cut or is damaged."""
+    """Return the row of a line; None where it is incomplete or damaged."""
     try:
         row = parse_json(line)
     except ValueError:
@@ -415,11 +423,14 @@ def _field(text: str) -> int | float | str | None:
     return text or None
 
 
-# --- where run folders are, and what they are called ----------------------------------------------
+# --- names and places of run folders --------------------------------------------------------------
 
 
 def check_name(name: str, said: str = "runtime.run_name =") -> None:
-    """Check a run's name, which its folder has everywhere; said: by what. Raises RunError."""
+    """Check the name of a run, which is the name of its folder on every machine.
+
+    said: where the name comes from, for the message. Raises RunError where it is not allowed.
+    """
     if not RUN_NAME_PATTERN.fullmatch(name):
         raise RunError(
             f"{said} {name!r}: must be letters, digits, dot, dash and underscore, "
@@ -433,12 +444,12 @@ def check_name(name: str, said: str = "runtime.run_name =") -> None:
 
 
 def new_identity() -> str:
-    """Return what no other run has."""
+    """Return a new identity (`IDENTITY_FILE`)."""
     return secrets.token_hex(32)
 
 
 def identity_of(folder: Path) -> str:
-    """Return the identity of a folder's run; empty: it has none, as runs of earlier versions."""
+    """Return the identity of the run in a folder; empty for a run of an earlier version."""
     try:
         return (folder / IDENTITY_FILE).read_text()
     except (FileNotFoundError, NotADirectoryError):
@@ -446,10 +457,11 @@ def identity_of(folder: Path) -> str:
 
 
 def folder_of(root: Path, name: str, identity: str) -> Path:
-    """Return a run's folder at a site, made where it is not there. Raises RunError, StoreError.
+    """Return the folder of a run at a site, which is made if it is not there.
 
-    Where another run of the same name has been, from another server, with other settings or begun
-    anew, its folder stays as it is. This run's then is name~2, name~3, ..., as none can be called.
+    The folder of another run of the same name (from another server, with other settings, or begun
+    anew) stays as it is. This run's folder is then name~2, name~3, ...; no run can have such a
+    name. Raises RunError where the name is not allowed, and StoreError where the disk refuses.
     """
     check_name(name)
     path, tried = root / name, 1
@@ -465,41 +477,48 @@ def folder_of(root: Path, name: str, identity: str) -> Path:
 
 
 def _is_of(path: Path, identity: str) -> bool:
-    """Whether a folder is the run's; one that is not there is made, with its identity at once."""
+    """Return whether a folder is that of the run; if there is none, make it.
+
+    A new folder gets its name only with its identity inside, so that two processes never share it.
+    """
     if path.exists():
         return identity_of(path) == identity
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
-    part.mkdir(mode=0o700)  # it will hold models, which tell of the site's images
+    part.mkdir(mode=0o700)  # it will hold models, from which images may be inferred
     try:
         if identity:
             (part / IDENTITY_FILE).write_text(identity)
         part.rename(path)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)
-        if not path.exists():  # else: another process was faster
+        if not path.exists():  # otherwise another process was faster
             raise
     return identity_of(path) == identity
 
 
 def out_root(experiment: "Experiment") -> Path:
-    """Return the folder of run folders: `runtime.out`, else $FEDAPP_OUT, else ~/fedapp-runs."""
+    """Return the folder of run folders: `runtime.out`, or $FEDAPP_OUT, or ~/fedapp-runs."""
     return Path(experiment.runtime.out).expanduser() if experiment.runtime.out else runs_root()
 
 
 def runs_root() -> Path:
-    """Return the folder of run folders that no setting names."""
+    """Return the folder of run folders where `runtime.out` is not set."""
     return Path(os.environ.get("FEDAPP_OUT") or "~/fedapp-runs").expanduser()
 
 
 def make_folder(root: Path, name: str, default: str) -> Path:
-    """Make a folder that was not there, and return it."""
+    """Make a new folder in `root` and return it.
+
+    name: of the folder; empty: `default`, with a number behind it where that is taken. Raises
+    RunError where `name` is taken, and StoreError where the disk refuses.
+    """
     tried = 1
     while True:
         path = root / (name or (default if tried == 1 else f"{default}-{tried}"))
         try:
             root.mkdir(parents=True, exist_ok=True)
-            path.mkdir(mode=0o700)  # it will hold models, which tell of the sites' images
+            path.mkdir(mode=0o700)  # it will hold models, from which images may be inferred
             return path
         except FileExistsError as error:
             if not root.is_dir():
@@ -512,13 +531,13 @@ def make_folder(root: Path, name: str, default: str) -> Path:
 
 
 def default_name(plain_config: Mapping[str, Any], started: datetime) -> str:
-    """Return the name of a run that was given none."""
+    """Return the default name of a run: preset, seed and start time."""
     preset = re.sub(r"[^A-Za-z0-9_-]+", "-", str(plain_config["name"])).strip("-_")[:80] or "run"
     return f"{preset}-s{plain_config['seed']}-{started:%Y%m%d-%H%M%S}"
 
 
 def name_taken(path: Path) -> str:
-    """Say that a run has this folder, and what can be done."""
+    """Return the error text for a folder that another run has."""
     return (
         f"{path}: there is such a run; choose another runtime.run_name, or continue it with "
         "runtime.resume=true"
@@ -526,7 +545,7 @@ def name_taken(path: Path) -> str:
 
 
 def newest_run(root: Path) -> str:
-    """Name the run that was started last."""
+    """Return a hint that names the run that was started last."""
     names = _by_age(root, "run.json")
     return f"the newest is {names[-1]}" if names else "there are none yet"
 
@@ -537,10 +556,11 @@ def run_names(root: Path) -> list[str]:
 
 
 def find_run(named: str) -> Path:
-    """Return the folder of a run or a comparison: one of ours by its name, else by its path.
+    """Return the folder of a run or a comparison, by its name in `runs_root` or by its path.
 
-    named: empty: our newest run; what begins with a dot is a path, as no name does. What the folder
-    holds is not looked at. Raises RunError where there is no such folder.
+    named: empty: the newest run. A text that begins with a dot is always a path, since no name
+    begins with one. The content of the folder is not checked. Raises RunError where there is no
+    such folder.
     """
     root = runs_root()
     if not named:
@@ -549,7 +569,7 @@ def find_run(named: str) -> Path:
             raise RunError(f"{root}: no runs yet: begin one (fedapp run), or name a run's folder")
         return root / names[-1]
     path = Path(named).expanduser()
-    # No name begins with a dot: "." is the folder that one works in.
+    # "." is the working directory, and not `runs_root` itself.
     for found in (path,) if named.startswith(".") else (root / named, path):
         if found.is_dir():
             return found
@@ -559,23 +579,23 @@ def find_run(named: str) -> Path:
 
 
 def _by_age(root: Path, *marks: str) -> list[str]:
-    """Return the names of the folders that hold one of these files, the oldest file first."""
+    """Return the names of the folders with one of the files `marks`, the oldest file first."""
     found = [path for mark in marks for path in root.glob(f"*/{mark}")]
     return [path.parent.name for path in sorted(found, key=lambda path: path.stat().st_mtime)]
 
 
-# --- whether a run goes on ------------------------------------------------------------------------
+# --- whether a run is going on --------------------------------------------------------------------
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process of this machine carries on the run, or the comparison, of a folder."""
+    """Return whether a process of this machine works on the run or comparison of a folder."""
     return any(_held(folder / name) for name in (SERVER_LOCK, COMPARISON_LOCK))
 
 
 def _held(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            # Shared and let go of at once: it keeps no other watcher out, and no server for long.
+            # A shared lock, released at once: other watchers get it too, and a server soon.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -588,10 +608,10 @@ def _held(path: Path) -> bool:
 
 @contextmanager
 def locked(lock: Path, busy: str) -> Iterator[None]:
-    """Hold a file locked, in a folder that is made where it is not there.
+    """Hold a lock file; its folder is made if it is not there.
 
-    The kernel lets go of it when the process ends, however it ends. Raises RunError, which says
-    `busy`, where another process holds it, and StoreError.
+    The kernel releases the lock when the process ends, however it ends. Raises RunError with the
+    text `busy` where another process holds it, and StoreError where the disk refuses.
     """
     kept = FileLock(lock)
     try:

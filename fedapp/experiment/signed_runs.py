@@ -1,9 +1,10 @@
-"""A coordinator's signed word on a run, by which a site knows who started it.
+"""Signed run statements, by which a site knows which coordinator started a run.
 
-The word says the run's name, code, settings and identity, and by when a site must have begun it.
-It is signed by an Ed25519 key that the server need not hold, and travels in Flower's run config.
-The identity is drawn when the word is signed. So a word that is used again is the same run again:
-a site does no round of it that lies behind it, and counts what leaves on the same account.
+A statement names the run, its code, its settings and its identity, and until when a site may begin
+the run. It is signed with an Ed25519 key, which the server need not have, and travels in Flower's
+run config. The identity is drawn when the statement is signed. So whoever uses a statement again
+starts the same run again: a site repeats no round that it has completed, and counts what leaves it
+in the same privacy account.
 """
 
 import base64
@@ -28,20 +29,21 @@ from fedapp.experiment.run_folder import RUN_NAME_PATTERN
 from fedapp.protocol.messages import CLOSED
 
 SIGNED = "signed"
-"""Key of Flower's run config."""
+"""Key of the signed statement in Flower's run config."""
 MAX_TOKEN = 2048
-"""Characters: three times what an honest one has."""
+"""Longest signed statement, in characters; an honest one has a third of it."""
 _PURPOSE = b"um-pfssl: start this run\n"
-"""Before what is signed, so that no signature for anything else is one for this."""
+"""Prefix of the signed bytes, so that a signature for any other purpose is not valid here. It keeps
+the project's earlier name: with another text, all statements signed so far would become invalid."""
 _HEX = Field(pattern="^[0-9a-f]{64}$")
 
 
 @dataclass(frozen=True)
 class RunStatement:
-    """What is signed.
+    """The statement that a coordinator signs.
 
-    run: its name. code: `codehash.code_digest`. settings: `settings_digest`. identity: of the
-    run. until: when it must have begun, in seconds since 1970, UTC.
+    run: the run's name. code: `code_hash.code_digest`. settings: `settings_digest`. identity: that
+    of the run. until: the time by which a site must have begun the run, in seconds since 1970, UTC.
     """
 
     __pydantic_config__ = CLOSED
@@ -53,7 +55,7 @@ class RunStatement:
     until: Annotated[int, Field(ge=0, lt=2**40)]
 
     def differs(self, run: str, code: str, settings: str, identity: str) -> str:
-        """Return how a run is not the one that was signed; empty: it is."""
+        """Return in what a run differs from the one that was signed; empty: it is this one."""
         for what, signed, found in (
             ("name", self.run, run),
             ("code", self.code, code),
@@ -65,12 +67,12 @@ class RunStatement:
 
     @property
     def ends(self) -> str:
-        """When it must have begun, for a person."""
+        """The time by which the run must have begun, as text for people."""
         return f"{datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M} UTC"
 
     @property
     def over(self) -> bool:
-        """Whether that time is over, by this machine's clock."""
+        """Whether that time is over by the clock of this machine."""
         return time.time() > self.until
 
 
@@ -78,29 +80,31 @@ _READER = TypeAdapter(RunStatement)
 
 
 def settings_digest(said: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a run's settings as they are said, but for `runtime.resume`.
+    """Return the SHA-256 of a run's settings without `runtime.resume`.
 
-    said: `config.unchecked_settings`. A run that is taken up again is the same run.
+    said: as of `config.unchecked_settings`. `runtime.resume` is left out because a resumed run is
+    the same run.
     """
     counted = {key: value for key, value in said.items() if key != "runtime.resume"}
     return hashlib.sha256(json.dumps(counted, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def sign(word: RunStatement, key: Ed25519PrivateKey) -> str:
-    """Return a word and its signature as the text that travels."""
-    text = _READER.dump_json(word)
+def sign(statement: RunStatement, key: Ed25519PrivateKey) -> str:
+    """Return a statement and its signature as one text, for the run config."""
+    text = _READER.dump_json(statement)
     return f"{_packed(text)}.{_packed(key.sign(_PURPOSE + text))}"
 
 
 def read_statement(token: Scalar) -> RunStatement:
-    """Return the word of a text, whoever signed it. Raises ConfigError."""
+    """Return the statement in a text, whoever signed it. Raises ConfigError: it holds none."""
     return _parsed(_parts(token)[0])
 
 
 def verify(token: Scalar, keys: Sequence[str]) -> tuple[RunStatement, str]:
-    """Return the word of a text and the fingerprint of the key that signed it.
+    """Return the statement in a text, and the fingerprint of the key that signed it.
 
-    keys: public keys as OpenSSH writes them. Raises ConfigError where none of them signed it.
+    keys: public keys in OpenSSH's format. Raises ConfigError where the text holds no statement, or
+    none of the keys signed it.
     """
     text, signature = _parts(token)
     for key in map(public_key, keys):
@@ -113,7 +117,7 @@ def verify(token: Scalar, keys: Sequence[str]) -> tuple[RunStatement, str]:
 
 
 def public_key(text: str) -> Ed25519PublicKey:
-    """Return a public key from its line, ssh-ed25519 AAAA... Raises ConfigError."""
+    """Return the public key in a line "ssh-ed25519 AAAA...". Raises ConfigError: it is none."""
     try:
         key = serialization.load_ssh_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -124,7 +128,11 @@ def public_key(text: str) -> Ed25519PublicKey:
 
 
 def private_key(content: bytes, passphrase: bytes | None) -> Ed25519PrivateKey:
-    """Return a private key, in OpenSSH's form or PEM. Raises ConfigError; TypeError: passphrase."""
+    """Return a private key from a file in OpenSSH's format or in PEM.
+
+    Raises TypeError where the key needs a passphrase and none is given, and ConfigError where the
+    file is no Ed25519 key, or the passphrase is wrong.
+    """
     load = (
         serialization.load_ssh_private_key
         if b"OPENSSH PRIVATE KEY" in content

@@ -1,7 +1,7 @@
-"""A model card: what a person should know of a site's model before using it.
+"""The model card: what a person should know about a site's model before using it.
 
-Markdown with the front matter that Hugging Face reads, and the fields of CHAI's applied model card,
-as health systems use them. What people must say is left to them and marked as such.
+It is Markdown with the front matter that Hugging Face reads, and has the fields of CHAI's applied
+model card, which health systems use. Fields that only people can fill in are left open and marked.
 """
 
 from typing import Any
@@ -32,13 +32,13 @@ ANSWER_NAMES = {
     "tuned": "the site's model after it trained the server's last",
     "alone": "the model that the site trained alone, on its labelled images",
 }
-"""What the answers of a site are called; also the networks that they are made of."""
+"""Names, in texts for people, of a site's answers and of the networks that give them."""
 MIN_VALIDATION_IMAGES = 50
-"""Validation images below which a choice among models is mostly luck."""
+"""With fewer validation images the selection among models is mostly luck."""
 
 
 def model_card(description: Description) -> str:
-    """Return the card."""
+    """Return the model card, as Markdown."""
     origin, recipe, results = description.origin, description.model, description.results
     method, classes = (
         markdown_escaped(origin.method),
@@ -113,7 +113,7 @@ def _asked(field: str, what: str) -> str:
 
 
 def _front_matter(description: Description) -> dict[str, Any]:
-    """Return the metadata of the Hub's model cards; the licence is for people to choose."""
+    """Return the metadata of Hugging Face's model cards, without a licence: people choose it."""
     origin, test = description.origin, description.results.test
     matter: dict[str, Any] = {
         "library_name": "fedapp",
@@ -145,7 +145,7 @@ def _part(part: ModelPart) -> str:
 
 
 def _why(description: Description) -> list[str]:
-    """Say by which rule the model was chosen, and from what."""
+    """Return the blocks that say by which rule the model was selected, and from what."""
     choice = description.choice
     rule = f"Chosen by the site itself: {choice.rule}."
     head = "| round | answer | validation, right | test, right |\n|---|---|---|---|"
@@ -154,20 +154,20 @@ def _why(description: Description) -> list[str]:
 
 
 def joining_verdict(description: Description) -> str:
-    """Say whether joining paid, by the site's test images, as far as they tell."""
+    """Return the sentence that says whether joining paid, as far as the test images tell."""
     if (said := description.choice.verdict) is None:
         return "Whether joining paid was not asked: the run did not keep what it takes."
     return said.line
 
 
 def when(description: Description) -> str:
-    """Say after which round the model was taken."""
+    """Return the round after which the model was taken, as text."""
     number = description.origin.round
     return f"round {number}" if number else "after the warm-up"
 
 
 def preferred(helped: bool | None) -> str:
-    """Say which kind of model the rule prefers on the validation images; empty: it cannot tell."""
+    """Return the sentence that says which kind of model the rule prefers; "": it had no choice."""
     if helped is None:
         return ""
     kept = "what other sites had a part in" if helped else "what the site trained alone"
@@ -197,7 +197,7 @@ def _exact(description: Description) -> str:
 
 
 def _others(others: AllSitesSummary | None) -> list[str]:
-    """Tell how the models of all sites do, where that is known."""
+    """Return the blocks that say how good the models of all sites are, where that is known."""
     if others is None:
         return ["How the models of the other sites do is not known here."]
     rows = ["| share of labels (mu) | sites | right / of | accuracy, % |", "|---|---|---|---|"]

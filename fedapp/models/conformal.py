@@ -1,8 +1,9 @@
-"""Split-conformal prediction sets: as many classes as the coverage asked for takes.
+"""Split-conformal prediction: sets of classes that hold the right one with a given probability.
 
-A set holds the right class of a new image with probability >= coverage, whatever the model is
-worth, if that image and the calibration images are exchangeable (as draws from one source are).
-That holds on average over images and over draws of the calibration images; not for each class.
+The set of a new image holds its right class with probability >= coverage, however good or bad the
+model is, if that image and the calibration images are exchangeable (as draws from one source are).
+The guarantee is an average over images and over draws of the calibration images. It does not hold
+for each class by itself.
 """
 
 import math
@@ -17,24 +18,26 @@ from torch import Tensor
 from fedapp.core.settings import CLOSED
 
 Sets = Literal["lac", "aps"]
-"""lac: least ambiguous classifier (Sadinle, Lei, Wasserman 2019). The smallest sets on average; a
-set may be empty. aps: adaptive prediction sets (Romano, Sesia, Candes 2020). Larger where the model
-is unsure, never empty."""
+"""Kind of prediction set. lac: least ambiguous classifier (Sadinle, Lei, Wasserman 2019), which has
+the smallest sets on average; a set may be empty. aps: adaptive prediction sets (Romano, Sesia,
+Candes 2020), which are larger where the model is unsure and never empty."""
 
 DEFAULT_COVERAGE: Final = 0.9
-"""Share of sets that are to hold the right class, where nobody says another."""
+"""Default of the coverage: the share of sets that hold the right class."""
 MIN_CALIBRATION_IMAGES: Final = 50
-"""Calibration images below which the coverage may be far off: that of sets asked for 90 % from 50
-images lies between 81 and 97 % in 19 of 20 draws of those images (a beta distribution's)."""
+"""With fewer calibration images a caution is given. With 50 images, and 90 % asked for, the true
+coverage lies between 81 and 97 % in 19 of 20 draws of these images (a beta distribution)."""
 SCORE_DECIMALS: Final = 6
-"""Decimals of a score that is kept."""
+"""Scores are kept with so many decimals."""
 
 _Scores = tuple[Annotated[float, Field(ge=0, le=1)], ...]
 
 
 @dataclass(frozen=True, config=CLOSED)
 class Calibration:
-    """Scores of the right classes of a site's validation images, ascending; 0: nothing better.
+    """Nonconformity scores of the right classes of a site's validation images, ascending.
+
+    A score of 0 means that the model ranks no class above the right one.
 
     They are rounded up to `SCORE_DECIMALS` decimals, which can only enlarge a set. Without any
     score nothing is known, and every set holds all classes.
@@ -51,19 +54,20 @@ class Calibration:
 
     @property
     def images(self) -> int:
-        """Calibration images."""
+        """Number of calibration images."""
         return len(self.lac)
 
     def threshold(self, sets: Sets, coverage: float) -> float:
-        """Return the highest score of a class in a set: `conformal_quantile` of the scores."""
+        """Return the highest score that a class of a set may have (`conformal_quantile`)."""
         return conformal_quantile(self.aps if sets == "aps" else self.lac, coverage)
 
 
 def calibrate(probabilities: Tensor, labels: Tensor) -> Calibration:
-    """Score the right classes of labelled images that the model did not learn from.
+    """Return the scores of the right classes of labelled images that the model did not learn from.
 
-    Images that have also chosen between models, or weighed the networks of one, are not quite as
-    new images are: their scores are a little too good, the less so the more of them there are.
+    Images by which the model was selected, or by which the networks of a mixture were weighted, are
+    not quite like new images: their scores are a little too good. The more images there are, the
+    smaller this effect is.
 
     probabilities: [n, C], n >= 0, rows sum to 1. labels: int64 [n], in [0, C).
     """
@@ -76,12 +80,13 @@ def calibrate(probabilities: Tensor, labels: Tensor) -> Calibration:
 
 
 def class_scores(probabilities: Tensor, sets: Sets) -> Tensor:
-    """Return how odd each class would be as the right one, float64 [n, C], in [0, 1].
+    """Return the nonconformity score of each class, float64 [n, C], in [0, 1]; high is unusual.
 
-    probabilities: [n, C], rows sum to 1. lac: 1 - p_c. aps: the sum of the probabilities of all
-    classes ahead of c; of equal ones the first by number is ahead. That is Romano et al.'s score
-    without their random draw: the class with which the sum reaches the threshold is always in the
-    set, so an image has the same set every time; the price is sets that are somewhat larger.
+    probabilities: [n, C], rows sum to 1. The score of class c is 1 - p_c for "lac". For "aps" it is
+    the sum of the probabilities of all classes ranked above c; of equally probable classes the one
+    with the lower number ranks higher. The latter is the score of Romano et al. without their
+    random draw: the class with which the sum reaches the threshold is always in the set. So an
+    image has the same set every time, and sets are somewhat larger.
     """
     exact = probabilities.double()
     if sets == "lac":
@@ -93,11 +98,13 @@ def class_scores(probabilities: Tensor, sets: Sets) -> Tensor:
 
 
 def conformal_quantile(ascending: tuple[float, ...], coverage: float) -> float:
-    """Return the ceil((n + 1) coverage)-th smallest of n scores, which covers a new one.
+    """Return the ceil((n + 1) coverage)-th smallest of n scores: the threshold of the sets.
 
-    coverage: in (0, 1). Infinity where n is too small for it (n < coverage / (1 - coverage)).
+    coverage: in (0, 1). The threshold is infinite where n is too small for the coverage, that is,
+    n < coverage / (1 - coverage).
     """
-    # As it is written: in floating point 0.1 + 0.2 asks for more than 0.3.
+    # A fraction of the decimal digits: in floating point (n + 1) coverage may come out above an
+    # integer that it equals, and the rank would be one too high.
     rank = math.ceil((len(ascending) + 1) * Fraction(str(coverage)))
     return ascending[rank - 1] if rank <= len(ascending) else math.inf
 
@@ -105,16 +112,16 @@ def conformal_quantile(ascending: tuple[float, ...], coverage: float) -> float:
 def prediction_sets(
     probabilities: Tensor, calibration: Calibration, sets: Sets, coverage: float
 ) -> Tensor:
-    """Return which classes are in each image's set, bool [n, C].
+    """Return which classes are in the prediction set of each image, bool [n, C].
 
-    probabilities: [n, C], rows sum to 1. coverage: in (0, 1), the least share of sets that are to
-    hold the right class.
+    probabilities: [n, C], rows sum to 1. coverage: probability with which a set holds the right
+    class, in (0, 1).
     """
     return class_scores(probabilities, sets) <= calibration.threshold(sets, coverage)
 
 
 def coverage_caution(calibration: Calibration, coverage: float) -> str:
-    """Return what a person must know of sets of this coverage, one sentence; empty: nothing."""
+    """Return a sentence that warns of sets from too few calibration images; "": they suffice."""
     images = calibration.images
     if not images:
         return "the model has no calibration images: every set holds all classes"

@@ -1,4 +1,7 @@
-"""`model.json`: how a site's model answers, where it comes from, and what it is worth."""
+"""The file `model.json`: how a site's model answers, where it comes from, and how good it is.
+
+Its dataclasses are the format of the file: a field that is renamed here is renamed in the file.
+"""
 
 import json
 import re
@@ -29,10 +32,10 @@ from fedapp.models.conformal import Calibration
 from fedapp.protocol.messages import Evaluation
 
 FORMAT_VERSION: Final = 1
-"""Version of model.json."""
+"""Version of the format of model.json."""
 DESCRIPTION = "model.json"
 ENCODER_STEM = "encoder"
-"""How the files beside it are called that the network cannot be built without."""
+"""Name, without its ending, of a file in the folder that the network cannot be built without."""
 TENSORS = "model.safetensors"
 
 _NUMBERS = re.compile(r"(?<=: )\[[-+.,\seE\d]*\]")
@@ -47,10 +50,10 @@ _Plain = Annotated[str, AfterValidator(one_visible_line)]
 
 @dataclass(frozen=True, config=CLOSED)
 class ModelPart:
-    """One network of a model, as `learn.predictors.Predictor` has it.
+    """One network of a model; the fields are those of `learn.predictors.Predictor`.
 
     name: "own", or the answer that it gives ("common", "tuned", "alone"). prefix: how the names of
-    its tensors begin in the file. A file written before there was a distance or a form has none.
+    its tensors begin in the file. Files of earlier versions have no distance and no form.
     """
 
     name: str
@@ -65,11 +68,12 @@ class ModelPart:
 class Recipe:
     """All that a model needs to answer, beside its tensors.
 
-    network: its name and settings. inputs: shape of one input. images: whether these are images.
-    mean, std: per channel, of pixels / 255; of numbers, as they are. precision: number format of
-    convolutions. sha256: of the file of tensors. window: as `data.window`, for the images. encoder:
-    as `data.encoder`, of vectors. finds: whether the classes are findings, of which an image may
-    show several.
+    network: name and settings of the network. classes: names, [C]. inputs: shape of one input.
+    images: whether the inputs are images. mean, std: by channel, of pixels / 255; of inputs that
+    are numbers, of the numbers as they are. precision: number format of convolutions. parts: the
+    networks. sha256: of the file of tensors. window: as the setting `data.window`, for images.
+    encoder: as `data.encoder`, for vectors. finds: whether the classes are findings, of which an
+    image may show several.
     """
 
     network: dict[str, bool | int | float | str]
@@ -95,9 +99,9 @@ class Recipe:
             raise ValueError(f"a class mix must have {size} numbers, {each}")
 
     def build(self, weights: str = "") -> Network:
-        """Return one network; its weights are arbitrary. Raises ConfigError where none can be.
+        """Return one network with arbitrary weights. Raises ConfigError where it cannot be built.
 
-        weights: the file that it cannot be built without, where it has one.
+        weights: path of the file that the network cannot be built without; empty: it needs none.
         """
         fields = dict(self.network) | ({"weights": weights} if weights else {})
         try:
@@ -112,9 +116,11 @@ class Recipe:
 class Origin:
     """Where a model comes from.
 
-    site, name: the site's number and, if it has one, its name. round: after which the model was
-    taken. labelled, unlabelled: the site's training images. split: digest of who holds which image.
-    code: hash of the code that made it. versions: of what a result may depend on.
+    run, preset, method: names. round: the round after which the model was taken; 0: the warm-up.
+    site, name: number and name of the site; the name is empty where it has none. labelled,
+    unlabelled: number of the site's training images. split: digest of the split, that is, of which
+    site holds which image. code: hash of the code. versions: of the libraries that a result may
+    depend on.
     """
 
     run: _Plain
@@ -132,17 +138,18 @@ class Origin:
 
     @property
     def called(self) -> str:
-        """What the site is called; also the name of the model's folder."""
+        """The site's name, or its number; also the name of the model's folder."""
         return self.name or str(self.site)
 
 
 @dataclass(frozen=True, config=CLOSED)
 class MeasuredAccuracy:
-    """Right answers to a site's labelled images, with Wilson's 95 % interval.
+    """Accuracy on a site's labelled images, with a 95 % interval.
 
-    accuracy: None without images. calibration_error: the expected one (Guo et al. 2017), in [0, 1].
-    patients: whose images they are; the interval is then as wide as that of resampled patients. 0:
-    not known, and images count as independent.
+    images, right: number of images, and of right answers. accuracy: None without images. interval:
+    Wilson's. calibration_error: the expected calibration error (Guo et al. 2017), in [0, 1].
+    patients: number of patients that the images are of, in which case the interval is at least as
+    wide as that of resampled patients; 0: not known, so that images count as independent.
     """
 
     images: _Count
@@ -154,20 +161,24 @@ class MeasuredAccuracy:
 
     @property
     def ends(self) -> str:
-        """The interval, in percent, as a person reads it."""
+        """The interval as text for people, in percent."""
         said = " to ".join(map(percent, self.interval))
         whose = f", by {self.patients} patient{'s' * (self.patients != 1)}"
         return said + whose * bool(self.patients)
 
     @classmethod
     def of(cls, found: Evaluation) -> Self:
-        """Return what an evaluation says."""
+        """Return the accuracy that an evaluation has measured."""
         images, right = found.samples, found.correct
         ends, error = wilson(right, images), calibration_error([found])
         return cls(images, right, found.accuracy, ends, error)
 
     def by_patient(self, right: NDArray[np.bool_], patients: NDArray[np.int64]) -> Self:
-        """Return it with the interval by patient. right, patients: of each image, [n], n >= 1."""
+        """Return the same accuracy with an interval that counts patients, not images.
+
+        right: whether each image is answered rightly, [n]. patients: the number of each image's
+        patient, [n]. n >= 1.
+        """
         drawn = bootstrap_weights(len(right), "own page", groups=patients)
         ends = widened_interval(self.interval, drawn @ right / drawn.sum(1))
         return replace(self, interval=ends, patients=len(np.unique(patients)))
@@ -175,10 +186,11 @@ class MeasuredAccuracy:
 
 @dataclass(frozen=True, config=CLOSED)
 class Results:
-    """What a model is worth on the images of the site that it comes from.
+    """How good a model is on the validation and test images of its site.
 
-    exact: whether it answers the test images as the run measured, to the bit; None: there are none.
-    note: why not. val, test: the run's numbers or, where `exact` is False, this model's.
+    exact: whether its answers to the test images are, to the bit, those that the run measured;
+    None: there are no test images. note: why they are not. val, test: the run's numbers or, where
+    `exact` is False, those of the model as it was read back.
     """
 
     exact: bool | None
@@ -189,14 +201,12 @@ class Results:
 
 @dataclass(frozen=True, config=CLOSED)
 class ModelChoice:
-    """Why it is this model, of all that the site could have kept.
+    """Why the site keeps this model, by the rule of `fedapp.evaluation.model_selection`.
 
-    The rule is in `fedapp.evaluation.model_selection`.
-
-    answer: which of the site's answers it gives. rule: in words. helped: whether the rule prefers
-    what other sites had a part in to what the site trained alone; None: that cannot be told.
-    candidates: those that the rule still needs, with their right answers. verdict: whether joining
-    paid, on the test images; None: not asked, as of a file written before there was one.
+    answer: which of the site's answers it gives. rule: the rule as a text. helped: whether the rule
+    prefers a model that other sites had a part in to those that the site trained alone; None: it
+    had no choice. candidates: those that the rule still needs. verdict: whether joining paid, on
+    the test images; None in files of earlier versions.
     """
 
     answer: str
@@ -208,7 +218,11 @@ class ModelChoice:
 
 @dataclass(frozen=True, config=CLOSED)
 class LabelShareGroup:
-    """Sites of one share of labels: right answers of all their models to their own test images."""
+    """The sites whose share of labelled images lies in one interval, taken together.
+
+    labels: the interval, as text. sites: how many. right, images: right answers of their models to
+    their own test images, and number of these images.
+    """
 
     labels: str
     sites: _Count
@@ -218,10 +232,11 @@ class LabelShareGroup:
 
 @dataclass(frozen=True, config=CLOSED)
 class AllSitesSummary:
-    """The models of all sites of a run: known where they were simulated, not at a real site.
+    """Summary of the models of all sites of a run. Only a simulation knows it, not a real site.
 
-    compared: sites that have a model trained alone too, and test images. harmed: those of them
-    whose kept model has fewer of these right than that one.
+    compared: number of sites that have test images, and candidates of both kinds: trained alone and
+    with a part of other sites. harmed: number of those whose kept model has fewer right answers
+    than the one trained alone.
     """
 
     groups: tuple[LabelShareGroup, ...]
@@ -231,11 +246,11 @@ class AllSitesSummary:
 
 @dataclass(frozen=True, config=CLOSED)
 class Description:
-    """All of model.json. calibration: a file written before there was any has none.
+    """The content of model.json.
 
-    others: None where only this site's model is known. lights: warnings of the model, a sentence
-    each (`evaluation.reliability_warnings`). claim: that the epsilon of its run is not of this
-    model; empty: the run had none.
+    calibration: empty in files of earlier versions. others: None where only this site's model is
+    known. lights: warnings about the model, a sentence each (`evaluation.reliability_warnings`).
+    claim: a note that the run's epsilon does not protect this model; empty: the run had no epsilon.
     """
 
     format: Literal[1]
@@ -249,7 +264,7 @@ class Description:
     claim: str = ""
 
     def to_json(self) -> str:
-        """Return it as the file's text; numbers in a row stand in one line."""
+        """Return the text of the file; a list of numbers stands on one line."""
         text = json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
         return _NUMBERS.sub(lambda row: " ".join(row[0].split()), text)
 
@@ -277,5 +292,5 @@ def read_description(folder: Path) -> Description:
 
 
 def damaged_model(path: Path, why: str) -> RunError:
-    """Return the error of a model's file that is not as it was written."""
+    """Return the error to raise for a model's file that was damaged after it was written."""
     return RunError(f"{path}: damaged ({one_line(why, 300)}): copy the model's folder again, whole")

@@ -1,7 +1,8 @@
-"""What a site's models said of its test images, image by image: kept at the site, sent to nobody.
+"""The evidence: answers of a site's models to its test images, image by image.
 
-The file lies beside the model's folder, not in it: a model may be handed on, this may not. Of it
-come the verdict, the intervals and the pictures of the site's own page.
+It stays at the site and is sent to nobody. The file lies beside the model's folder and not in it,
+because a model may be handed on and the evidence may not. The verdict, the confidence intervals and
+the pictures on the site's own page are made from it.
 """
 
 from collections.abc import Mapping
@@ -29,23 +30,24 @@ from fedapp.models.description import Description
 
 EVIDENCE_SUFFIX: Final = ".evidence.safetensors"
 MAX_MISTAKES: Final = 8
-"""Mistakes whose images are kept."""
+"""The images of so many mistakes are kept."""
 
 Kind = Literal["joined", "alone", "kept"]
-"""joined: what the site would keep of what others had a part in. alone: of what it trained alone.
-kept: the model in its folder, which is one of the two."""
+"""Whose answers. joined: the model that the site would keep of those with a part of other sites.
+alone: the one that it would keep of those it trained alone. kept: the model in its folder, which is
+one of these two."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Answers to a site's test images.
+    """Answers to a site's n test images.
 
-    labels: int64 [n], or [n, F] of findings. learned: the labels that it learned from, by class (or
-    finding that is there), int64 [C]. answers:
-    float32 [n, C] by kind. rounds: after which each was, with its place in a round's answers.
-    mistakes: the kept model's wrong answers, the surest first, as places in the test images, int64
-    [k]; images: of these, [k, *inputs], as they are. groups: which test images are of one patient,
-    int64 [n]; empty: not known.
+    labels: int64 [n], or [n, F] of findings. learned: number of labels that the site learned from,
+    by class (of a finding: how often it is there), int64 [C]. answers: probabilities by kind of
+    model, float32 [n, C]. rounds: by kind, which candidate gave the answers (`Candidate.when`).
+    mistakes: indices of test images that the kept model answers wrongly, the most confident first,
+    int64 [k]; images: these images as they are, [k, *inputs]. groups: the number of each test
+    image's patient, int64 [n]; empty: not known.
     """
 
     labels: Tensor
@@ -58,17 +60,17 @@ class Evidence:
 
     @property
     def patients(self) -> NDArray[np.int64] | None:
-        """Which test images are of one patient, [n]; None: not known."""
+        """The number of each test image's patient, [n]; None: not known."""
         return self.groups.numpy() if len(self.groups) else None
 
     def of(self, kind: Kind, candidate: Candidate | None) -> Tensor | None:
-        """Return the answers of a candidate; None: they are not here."""
+        """Return the answers of this candidate; None where other answers are kept, or none."""
         if candidate is None or self.rounds.get(kind) != candidate.when:
             return None
         return self.answers[kind]
 
     def with_answers(self, kind: Kind, candidate: Candidate, answers: Tensor) -> Self:
-        """Return it with what a candidate said."""
+        """Return the evidence with the answers of a candidate, [n, C], added or replaced."""
         return replace(
             self,
             answers={**self.answers, kind: answers},
@@ -76,16 +78,20 @@ class Evidence:
         )
 
     def with_mistakes(self, inputs: Tensor) -> Self:
-        """Return it with the kept model's surest mistakes. inputs: the test images, [n, ...]."""
+        """Return the evidence with the kept model's most confident mistakes.
+
+        inputs: the test images, [n, *inputs].
+        """
         sure, wrong = surest_wrong(self.answers["kept"], self.labels)
         first = wrong[sure[wrong].argsort(descending=True, stable=True)][:MAX_MISTAKES]
         return replace(self, mistakes=first, images=inputs[first.to(inputs.device)].cpu())
 
 
 def surest_wrong(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how sure the answer to each image is, [n], and which images are answered wrongly.
+    """Return the confidence of each image's answer, [n], and the indices of the wrong answers.
 
-    answers: [n, C]. labels: int64 [n]; or [n, F], where it is the surest of an image's wrong ones.
+    answers: probabilities [n, C]. labels: int64 [n], or [n, F] of findings. For findings the
+    confidence is that of the most confident wrong answer of the image, and 0 without a wrong one.
     """
     if labels.ndim == 1:
         sure, said = answers.max(1)
@@ -96,12 +102,12 @@ def surest_wrong(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def evidence_path(folder: Path) -> Path:
-    """Return where the evidence of the model in a folder lies."""
+    """Return the path of the evidence of the model in a folder."""
     return folder.with_name(folder.name + EVIDENCE_SUFFIX)
 
 
 def write_evidence(folder: Path, evidence: Evidence) -> None:
-    """Write it beside a model's folder. Raises StoreError."""
+    """Write the evidence beside a model's folder. Raises StoreError."""
     tensors = {
         "labels": evidence.labels, "learned": evidence.learned,
         "mistakes": evidence.mistakes, "images": evidence.images, "groups": evidence.groups,
@@ -112,9 +118,9 @@ def write_evidence(folder: Path, evidence: Evidence) -> None:
 
 
 def read_evidence(folder: Path) -> Evidence | None:
-    """Return what lies beside a model's folder; None: nothing, or not as it was written.
+    """Return the evidence beside a model's folder; None where there is none, or it is damaged.
 
-    It can be made anew by a run alone; without it all else works.
+    Only a run can make it anew. Everything else works without it.
     """
     try:
         found = load(evidence_path(folder).read_bytes())
@@ -143,9 +149,9 @@ def _when(pair: Tensor) -> tuple[int, int]:
 
 
 def model_warnings(made: Description, evidence: Evidence, choice: Choice) -> tuple[str, ...]:
-    """Return the warnings about the kept model, from what it said of the site's test images."""
+    """Return the warnings about the kept model, from its answers to the site's test images."""
     classes, labels = made.model.classes, evidence.labels
-    if (answers := evidence.answers.get("kept")) is None:  # it was lost: what was seen stands
+    if (answers := evidence.answers.get("kept")) is None:  # lost: the earlier warnings stay
         return made.lights
     found = warnings_about(
         evaluation(answers, labels),

@@ -1,4 +1,8 @@
-"""A model's folder as it is written, and what all folders of a run tell together."""
+"""Writing and reading a model's folder, and the summary over all sites of a run.
+
+A folder is never seen in between: whoever reads it while it is written, or after the writer was
+killed, finds the old model or the new one (`write_model`, `read_consistent`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +28,8 @@ from fedapp.models.description import (
 )
 
 PENDING_TENSORS = f"{TENSORS}.next"
-"""New tensors, from when they are written until the description that names them is."""
+"""File of new tensors, until the description that names their hash is written. Then it is renamed
+to `TENSORS`."""
 
 
 def write_model(
@@ -33,12 +38,13 @@ def write_model(
     blob: bytes | None = None,
     files: Sequence[str] = (),
 ) -> None:
-    """Write a model's folder. blob: its tensors; None: they are there. Raises StoreError.
+    """Write a model's folder. Raises StoreError where the disk refuses.
 
-    files: that the network cannot be built without; the folder gets them too.
+    blob: the bytes of its tensors; None: they are already there. files: paths of the files that the
+    network cannot be built without; they are added to the folder.
 
-    Killed anywhere, it leaves the old model or the new one, as `read_consistent` finds it: the
-    description alone says which tensors count.
+    If the process is killed at any point, `read_consistent` finds the old model or the new one: the
+    hash in the description decides which tensors count.
     """
     if blob is not None:
         remove_stale(folder)
@@ -51,9 +57,10 @@ def write_model(
 
 
 def add_network_files(folder: Path, files: Sequence[str]) -> None:
-    """Give a folder the files that a network cannot be built without. Raises StoreError.
+    """Add to a folder the files that its network cannot be built without. Raises StoreError.
 
-    They are many MB and equal for all sites: on one disk they are links.
+    These files have many MB and are equal for all sites, so they are hard links where the disk is
+    the same, and copies otherwise.
     """
     for source in (Path(file).expanduser().resolve() for file in files):
         target = folder / f"{ENCODER_STEM}{source.suffix}"
@@ -71,12 +78,13 @@ def add_network_files(folder: Path, files: Sequence[str]) -> None:
 
 
 def read_consistent(folder: Path) -> tuple[Description, bytes]:
-    """Return a model's description and its tensors, which may be replaced meanwhile.
+    """Return a model's description and the bytes of its tensors, which belong together.
 
-    Raises RunError where there is no model, or it is damaged.
+    Another process may replace the model meanwhile. Raises RunError where there is no model, or it
+    is damaged.
     """
     why = other = f"its SHA-256 is not the one in {DESCRIPTION}"
-    for _ in range(3):  # between one file and the other a run may have kept a better model
+    for _ in range(3):  # a run may replace the model between the reading of the two files
         description = read_description(folder)
         for name in (PENDING_TENSORS, TENSORS):
             try:
@@ -91,26 +99,30 @@ def read_consistent(folder: Path) -> tuple[Description, bytes]:
 
 
 def _settle(folder: Path) -> None:
-    """Give new tensors their name, where the description is of them."""
+    """Rename new tensors to `TENSORS` if the description is theirs.
+
+    A writer that was killed may have left them; they are then of the new model, and the old
+    tensors are replaced.
+    """
     path = folder / PENDING_TENSORS
     try:
         if digest_of(path.read_bytes()) == read_description(folder).model.sha256:
             path.replace(folder / TENSORS)
     except (FileNotFoundError, RunError):
-        return  # there are none, or nobody can tell of which model they are
+        return  # there are no new tensors, or no description says whose they are
     except OSError as error:
         raise write_error(path, error) from error
 
 
 def model_folders(root: Path) -> list[Path]:
-    """Return the folders of models that lie in a folder, by name; none where there is none."""
+    """Return the models' folders inside a folder, sorted by name."""
     return sorted(path.parent for path in root.glob(f"*/{DESCRIPTION}"))
 
 
 def write_all_sites_summaries(root: Path) -> None:
-    """Write into each model's folder in `root` what the models of all sites are worth.
+    """Write into each model's folder in `root` the summary over the models of all sites.
 
-    Raises RunError where one of them is damaged, StoreError.
+    Raises RunError where one of the models is damaged, and StoreError where the disk refuses.
     """
     found = {folder: read_description(folder) for folder in model_folders(root)}
     others = summarise_sites(list(found.values()))
@@ -119,7 +131,7 @@ def write_all_sites_summaries(root: Path) -> None:
 
 
 def summarise_sites(models: Sequence[Description]) -> AllSitesSummary:
-    """Return what the models of all sites of a run are worth on their own test images."""
+    """Return the summary of the models of all sites of a run on their own test images."""
     groups: list[list[Description]] = [[] for _ in LABEL_GROUPS]
     compared = harmed = 0
     for one in models:

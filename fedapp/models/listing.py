@@ -1,4 +1,4 @@
-"""Inputs to answer for: images of a folder, or that a CSV file names, or a file's vectors."""
+"""The inputs of `fedapp predict`: images of a folder or of a CSV file, or vectors of a file."""
 
 import os
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ PATH_COLUMN, LABEL_COLUMN = "path", "label"
 
 
 class ListedInput(NamedTuple):
-    """An image: its name as written in the answers, its file, its label; empty: none is known.
+    """One input.
 
-    row: of a vector, its place in the file, by ids; then the name is its id. None: an image.
+    name: as it is written in the answers; of a vector, its id. path: its file. label: empty where
+    none is known. row: the place of a vector in its file, sorted by ids; None: it is an image.
     """
 
     name: str
@@ -29,10 +30,11 @@ class ListedInput(NamedTuple):
 
 
 def list_several(sources: Sequence[Path]) -> list[ListedInput]:
-    """Return the inputs of all sources, each as `list_images` takes it, in their order.
+    """Return the inputs of all sources, in the order of the sources.
 
-    Of several, names begin with the source as it is written, so that they differ. Raises DataError
-    as `list_images` does, and where vectors are among several.
+    Each source is one that `list_images` takes. If there are several, the names begin with the
+    source as it is written, so that they differ. Raises DataError as `list_images` does, and where
+    one of several sources is a file of vectors.
     """
     if len(sources) == 1:
         return list_images(sources[0])
@@ -48,14 +50,19 @@ def list_several(sources: Sequence[Path]) -> list[ListedInput]:
 
 
 def list_images(source: Path) -> list[ListedInput]:
-    """Return every image, at least one.
+    """Return the inputs of a source, one or more.
 
-    source: an image, named as it is written here; or a folder, whose images are found in folders
-    below it too, hidden ones apart, sorted by name, "./" in front of what a spreadsheet would take
-    for a formula, those in `labelled/<class>` with that label, as in a site's own data; or a CSV
-    file with a column `path`, in its order, each as seen from the file's folder, and perhaps a
-    column `label`; or a file of vectors as a site's own, or a folder with one. Raises DataError
-    where there is no such thing, no image, or a name that is not UTF-8.
+    The source is one of these:
+
+    - an image file, named as it is written here
+    - a folder: all images in it and below, sorted by name, without hidden ones. Images in
+      `labelled/<class>` have that label, as in a site's own data. A name that a spreadsheet would
+      take for a formula begins with "./"
+    - a CSV file with a column `path`, relative to the file's folder, and perhaps a column `label`;
+      in the order of its rows
+    - a file of vectors like a site's own, or a folder with one
+
+    Raises DataError where there is no such source, no image, or a name that is not UTF-8.
     """
     if vectors := vectors_file(source):
         read = read_rows(vectors)
@@ -100,7 +107,7 @@ def _of_folder(folder: Path) -> list[ListedInput]:
 
 
 def _written(name: str, folder: Path) -> str:
-    """Return a file's name as answers have it. Raises DataError where it cannot be written."""
+    """Return a file's name as it is written in the answers. Raises DataError: it is not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -109,15 +116,16 @@ def _written(name: str, folder: Path) -> str:
 
 
 def _class_of(name: str) -> str:
-    """Return the class that an image's folder says; empty: none."""
+    """Return the class of an image in `labelled/<class>`; empty: it lies elsewhere."""
     parts = name.split("/")
     return nfc(parts[1]) if len(parts) == 3 and parts[0] == LABELLED else ""
 
 
 def _of_table(table: Path) -> list[ListedInput]:
-    """Return the images that a CSV file names, by the reader of a site's own tables.
+    """Return the images that a CSV file names, with the reader of a site's own tables.
 
-    A file that is not there is one image that cannot be used, and no reason to refuse the others.
+    Whether the image files exist is not checked here: a missing one is later answered as an image
+    that cannot be used, beside the answers to the others.
     """
     faults: list[Fault] = []
     found = [
@@ -133,7 +141,7 @@ def _of_table(table: Path) -> list[ListedInput]:
 
 
 def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
-    """Return the columns that the first line names; others than these two are passed over."""
+    """Return the columns that the first line names, or the fault that it has no `path`."""
     header = [field.lower() for field in fields]
     if PATH_COLUMN not in header:
         what = f"no column {PATH_COLUMN!r} in its first line"

@@ -1,4 +1,8 @@
-"""From the networks that give a site's answer to a model for use: described, measured, as bytes."""
+"""Makes a model for use of the networks that give a site's answer: its bytes and description.
+
+The model is read back from its bytes and measured on the site's images, so that what is described
+is what will be used.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -42,7 +46,7 @@ INEXACT_NOTE = (
 
 
 class BuiltModel(NamedTuple):
-    """A model for use. tested: what it says of the site's test images, float32 [n, C]."""
+    """A model for use. tested: its answers to the site's test images, float32 [n, C]."""
 
     description: Description
     blob: bytes
@@ -51,7 +55,7 @@ class BuiltModel(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelMaker:
-    """Makes models of one site of a run. are_images: whether its inputs are."""
+    """Makes the models of one site of a run. are_images: whether the site's inputs are images."""
 
     run: str
     experiment: Experiment
@@ -66,10 +70,11 @@ class ModelMaker:
         number: int,
         choice: ModelChoice,
     ) -> BuiltModel:
-        """Return the model that these networks are: described, as bytes, and what it says.
+        """Return the model that these networks form.
 
-        reported: what the run measured of it, by part. number: the round after which it was taken.
-        The model is read back from its bytes and measured on the site's images.
+        networks: by the name of the answer that each gives. reported: what the run measured of this
+        model, by part ("val", "test"). number: the round after which the model was taken. choice:
+        why it is this model.
         """
         model, blob = self._model(site, networks)
         answers = _answers(model, site)
@@ -83,7 +88,7 @@ class ModelMaker:
         return BuiltModel(made, blob, answers["test"][0])
 
     def tested(self, site: SiteContext, networks: Mapping[str, Predictor]) -> Tensor:
-        """Return what these networks say of the site's test images, float32 [n, C]."""
+        """Return the answers of these networks to the site's test images, float32 [n, C]."""
         return self._model(site, networks)[0].probabilities(site.labelled_part("test")[0])
 
     def _model(
@@ -108,7 +113,7 @@ class ModelMaker:
         return SiteModel(recipe, blob, site.device, weights), blob
 
     def origin(self, number: int) -> Origin:
-        """Say where a model comes from that is taken after round `number`."""
+        """Return the origin of a model that is taken after round `number`."""
         code, used = _here()
         return Origin(
             run=self.run,
@@ -127,7 +132,10 @@ class ModelMaker:
 
 
 def privacy_note(privacy: PrivacySettings) -> str:
-    """Return what the epsilon of a run says of a model that a site keeps; empty: there is none."""
+    """Return a note that the run's epsilon does not protect the kept model; "": no epsilon is set.
+
+    The privacy account covers what left the site, not what the site keeps.
+    """
     if not privacy.epsilon:
         return ""
     return (
@@ -140,12 +148,12 @@ def privacy_note(privacy: PrivacySettings) -> str:
 
 @lru_cache(maxsize=1)
 def _here() -> tuple[str, dict[str, str]]:
-    """Return the code that runs here and the versions of what it uses, read once a process."""
+    """Return the hash of this code and the versions of its libraries, read once per process."""
     return code_hash()[1], versions()
 
 
 def _answers(model: SiteModel, site: SiteContext) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return a model's probabilities of the site's validation and test images, and the labels."""
+    """Return, for "val" and "test", the model's answers to the site's images, and the labels."""
     parts = {part: site.labelled_part(part) for part in ("val", "test")}
     return {part: (model.probabilities(images), labels) for part, (images, labels) in parts.items()}
 
@@ -155,19 +163,23 @@ def _results(
     reported: Mapping[str, Evaluation],
     data: SiteData,
 ) -> Results:
-    """Sum up what a model answers, beside what the run reported of it."""
+    """Compare what the model answers with what the run reported, and return both parts' results."""
     found = {part: evaluation(*both) for part, both in answers.items()}
     told = reported["test"].plain if "test" in reported else None
     exact = found["test"] == told if found["test"].samples else None
     if exact is not False and "val" in reported:
-        # These images decide a mixture's weights; the run measured it on halves of them in turn.
+        # The weights of a mixture are fitted on these images. The run cross-fitted them, each half
+        # measured with the weights of the other, so its number is the honest one.
         found["val"] = reported["val"]
     val, test = MeasuredAccuracy.of(found["val"]), measure_test_answers(answers["test"][0], data)
     return Results(exact, INEXACT_NOTE if exact is False else "", val, test)
 
 
 def measure_test_answers(answers: Tensor, data: SiteData) -> MeasuredAccuracy:
-    """Return what answers [n, C] to a site's test images are worth, by patient where known."""
+    """Return the accuracy of answers [n, C] to a site's test images, with its interval.
+
+    The interval goes by patient where the site's patients are known.
+    """
     labels, groups = data.test_labels.cpu(), data.test_groups
     found = MeasuredAccuracy.of(evaluation(answers, labels))
     if groups is None or not found.images or data.finds:
@@ -180,7 +192,11 @@ def _name_of(precision: torch.dtype) -> Precision:
 
 
 def _network(settings: NetworkSettings) -> dict[str, bool | int | float | str]:
-    """Return a network's name and settings; of what is of this machine alone, what lies beside."""
+    """Return a network's name and settings as they are written into its recipe.
+
+    A setting that names a file of this machine is replaced by the name of the copy in the model's
+    folder.
+    """
     fields = asdict(settings)  # type: ignore[call-overload]
     beside = f"{ENCODER_STEM}{Path(settings.files[0]).suffix}" if settings.files else ""
     return {

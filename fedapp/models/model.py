@@ -1,4 +1,7 @@
-"""A site's model: as the file of tensors that is written, read back, and as one module."""
+"""A site's model: written as one file of tensors, read back, and exported as one torch module.
+
+A model is one network or a weighted mixture of several (`learn.predictors.Predictor`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,11 +27,13 @@ from fedapp.models.folder import read_consistent
 
 
 class SiteModel:
-    """A model, from its recipe and its file of tensors.
+    """A model that answers: built from its recipe and the bytes of its file of tensors.
 
-    predictors: each with its network, on `device`, weights loaded. weights: as of `Recipe.build`.
+    predictors: the networks with their weights loaded, on `device`, each with its predictor.
+    weights: as for `Recipe.build`.
 
-    Raises ConfigError where the network cannot be had, ProtocolError where the tensors are others.
+    Raises ConfigError where a network cannot be built, and ProtocolError where the tensors do not
+    have the names, shapes and dtypes of the networks.
     """
 
     def __init__(
@@ -48,9 +53,10 @@ class SiteModel:
             self.predictors.append((network.to(device), replace(form, params=params)))
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """Return the site's answer, float32 [n, C], on the CPU; rows sum to 1, of findings not.
+        """Return the probability of each class, float32 [n, C], on the CPU.
 
-        images: [n, *inputs], n >= 0, as `normalise` takes them. Raises RunError where it is NaN.
+        Rows sum to 1; for findings each probability stands by itself. images: [n, *inputs], n >= 0,
+        as for `normalise`. Raises RunError where a probability is NaN or infinite.
         """
         answers = answer_of(self.predictors, images.to(self.device), self.normalise)
         if not bool(answers.isfinite().all()):
@@ -58,12 +64,12 @@ class SiteModel:
         return answers
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return images [n, *inputs] as the networks take them, float32, on their device."""
+        """Return images [n, *inputs] standardised as in training, float32, on their device."""
         return normalise(images, self.recipe.mean, self.recipe.std)
 
 
 def _empty(part: ModelPart, finds: bool) -> Predictor:
-    """Return what a part is, without its tensors."""
+    """Return the predictor of a part, without its tensors."""
     mix = None
     if part.class_mix is not None:
         mix = torch.tensor(part.class_mix, dtype=torch.float64)
@@ -72,13 +78,16 @@ def _empty(part: ModelPart, finds: bool) -> Predictor:
 
 
 def build_site_model(folder: Path, recipe: Recipe, blob: bytes, device: torch.device) -> SiteModel:
-    """Return a model of a folder, given what was read of it; raises as `SiteModel`."""
+    """Return the model of a folder from its recipe and tensors, which were read; see `SiteModel`.
+
+    The file that the network cannot be built without lies in the folder too.
+    """
     name = Path(str(recipe.network.get("weights", ""))).name
     return SiteModel(recipe, blob, device, str(folder / name) if name else "")
 
 
 def load_model(folder: Path, device: torch.device) -> tuple[SiteModel, Description]:
-    """Read a model's folder. Raises RunError where there is no model, or it is not whole."""
+    """Return a model and its description. Raises RunError where the folder is none, or damaged."""
     description, blob = read_consistent(folder)
     try:
         return build_site_model(folder, description.model, blob, device), description
@@ -89,9 +98,10 @@ def load_model(folder: Path, device: torch.device) -> tuple[SiteModel, Descripti
 
 
 def pack_networks(predictors: Mapping[str, Predictor]) -> tuple[bytes, tuple[ModelPart, ...]]:
-    """Return the bytes of a model's file of tensors, and what they are.
+    """Return the bytes of a model's file of tensors, and the part of each network in it.
 
-    A network alone keeps the names of its tensors; of several, they begin with the network's name.
+    Of a single network the tensors keep their names; of several, each name begins with that of the
+    network.
     """
     parts = tuple(
         ModelPart(

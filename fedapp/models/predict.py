@@ -1,4 +1,4 @@
-"""A model's answers to a person's images, batch by batch, how unsure it is of each, rows of CSV."""
+"""Answers of a model to a person's images, with its uncertainty, batch by batch and as CSV rows."""
 
 import os
 import re
@@ -31,14 +31,17 @@ COLUMNS = (
     "file", "class", "probability", "entropy", "mutual_information", "set", "abstain",
 )  # fmt: skip
 DROPOUT_PASSES = 20
-"""Dropout samples of a network for one image."""
+"""Default number of dropout samples of each network for an image."""
 SET_SEPARATOR = "|"
-"""Stands between the classes of a set; in a class's own name it is written as in `set_cell`."""
+"""Separates the classes of a set in a cell. In the name of a class it is escaped (`set_cell`)."""
 
 
 @dataclass(frozen=True)
 class PredictionOptions:
-    """What to predict with. coverage: in (0, 1), of the sets. passes: dropout samples, >= 1."""
+    """Options of a prediction.
+
+    coverage: of the prediction sets, in (0, 1). sets: their kind. passes: dropout samples, >= 1.
+    """
 
     coverage: float = DEFAULT_COVERAGE
     sets: Sets = "lac"
@@ -53,7 +56,7 @@ class PredictionOptions:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of an image.
+    """A model's answer to one image.
 
     label: its most probable class; probability: of that class, in [0, 1]. entropy,
     mutual_information: in nats (`answer_batch`). lead: that probability less the one of the second
@@ -70,13 +73,13 @@ class Prediction:
 
     @property
     def abstains(self) -> bool:
-        """Whether the set does not name exactly one class: a person should look."""
+        """Whether the set holds more than one class or none, so that a person should look."""
         return len(self.inside) != 1
 
 
 @dataclass(frozen=True)
 class UnreadableImage:
-    """An image that cannot be used, and why, in one line."""
+    """An image that cannot be used. why: the error, in one line."""
 
     image: ListedInput
     why: str
@@ -88,9 +91,9 @@ def predictions(
     images: Sequence[ListedInput],
     asked: PredictionOptions,
 ) -> Iterator[list[Prediction | UnreadableImage]]:
-    """Yield the answers to images, batch by batch and in their order.
+    """Yield the answers to the inputs, batch by batch, in the order of the inputs.
 
-    Raises DataError where the model takes no images.
+    Raises DataError where the model takes inputs of another kind.
     """
     classes = model.recipe.classes
     for number, batch in enumerate(batches(images, model.recipe)):
@@ -117,7 +120,10 @@ def predictions(
 
 @dataclass(frozen=True)
 class FindingAnswer:
-    """What a model says of an image's findings: how probable each is, by itself, in [0, 1]."""
+    """A model's answer to one image where the classes are findings.
+
+    probabilities: of each finding by itself, [F], in [0, 1].
+    """
 
     image: ListedInput
     probabilities: Sequence[float]
@@ -126,9 +132,9 @@ class FindingAnswer:
 def findings(
     model: SiteModel, images: Sequence[ListedInput]
 ) -> Iterator[list[FindingAnswer | UnreadableImage]]:
-    """Yield what a model finds in images, batch by batch and in their order.
+    """Yield the answers of a model of findings, batch by batch, in the order of the inputs.
 
-    Raises DataError as `predictions`.
+    Raises DataError as `predictions` does.
     """
     for batch in batches(images, model.recipe):
         found: dict[ListedInput, FindingAnswer | UnreadableImage] = {
@@ -144,9 +150,10 @@ def findings(
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Images to be asked about together, those that could be read and those that could not.
+    """Inputs that the network answers together.
 
-    pixels: [len(read), *inputs], uint8; of vectors, float32.
+    listed: all of them. read: those that could be read; unread: the others. pixels: the inputs that
+    were read, [len(read), *inputs], uint8; float32 of vectors.
     """
 
     listed: Sequence[ListedInput]
@@ -156,7 +163,10 @@ class Batch:
 
 
 def batches(images: Sequence[ListedInput], recipe: Recipe) -> Iterator[Batch]:
-    """Yield inputs `inputs_per_pass` at a time. Raises DataError where the model takes no such."""
+    """Yield batches of `inputs_per_pass` inputs, in the order of the inputs.
+
+    Raises DataError where the model takes inputs of another kind.
+    """
     if recipe.images and any(image.row is not None for image in images):
         raise DataError(f"{images[0].path}: vectors, but the model takes images: name some")
     values = None if recipe.images else _vectors(images, recipe)
@@ -170,14 +180,14 @@ def batches(images: Sequence[ListedInput], recipe: Recipe) -> Iterator[Batch]:
         try:
             whole = Batch(listed, listed, read_images([image.path for image in listed], recipe), ())
         except DataError:
-            whole = _one_by_one(listed, recipe)  # one of them cannot be used: which?
+            whole = _one_by_one(listed, recipe)  # finds the one that cannot be used
         yield whole
 
 
 def _vectors(listed: Sequence[ListedInput], recipe: Recipe) -> Tensor:
-    """Return all vectors of a file, float32 [N, D]. Raises DataError where the model takes others.
+    """Return all N vectors of the file of `listed`, float32 [N, D].
 
-    listed: some of that file.
+    Raises DataError where the model takes inputs of another kind or size.
     """
     shape = list(recipe.inputs)
     if len(shape) != 1:
@@ -193,7 +203,7 @@ def _vectors(listed: Sequence[ListedInput], recipe: Recipe) -> Tensor:
 def _one_by_one(listed: Sequence[ListedInput], recipe: Recipe) -> Batch:
     good, pixels, unread = [], [], []
     for image in listed:
-        if not os.path.isfile(image.path):  # not Path's, which raises at a name that is too long
+        if not os.path.isfile(image.path):  # Path.is_file raises where the name is too long
             why = one_line(f"{image.path}: no such file: correct its path")
             unread.append(UnreadableImage(image, why))
             continue
@@ -206,15 +216,16 @@ def _one_by_one(listed: Sequence[ListedInput], recipe: Recipe) -> Batch:
 
 
 def read_images(files: Sequence[Path], recipe: Recipe) -> Tensor:
-    """Return images uint8 [n, *inputs], n >= 1, brought to size and channels as own data are.
+    """Return the images of n >= 1 files, uint8 [n, *inputs].
 
-    Raises ImageError, which names the file, where one cannot be used.
+    Size and channels are changed as for the images of a site's own data. Raises ImageError, which
+    names the file, where one cannot be used.
     """
     channels, height, width = recipe.inputs
     side = height if height == width else 0  # a model of oblong images takes them as they are
     try:
         decoded = decode_all(files, side, channels, recipe.window)
-    except DepthError as error:  # the window is the model's: whoever asks it cannot set one
+    except DepthError as error:  # the user cannot set a window: it belongs to the model
         lacking = (
             "it lacks the window of its own that the model reads such images by"
             if recipe.window
@@ -231,7 +242,10 @@ def read_images(files: Sequence[Path], recipe: Recipe) -> Tensor:
 
 
 def csv_cells(one: Prediction | UnreadableImage) -> tuple[str, ...]:
-    """Return an answer's cells, as `COLUMNS` names them; of an image not read, no class."""
+    """Return the cells of an answer, by `COLUMNS`.
+
+    Of an image that was not read, all but the name and "abstain" are empty.
+    """
     if isinstance(one, UnreadableImage):
         return one.image.name, "", "", "", "", "", "yes"
     numbers = (one.probability, one.entropy, one.mutual_information)
@@ -241,7 +255,10 @@ def csv_cells(one: Prediction | UnreadableImage) -> tuple[str, ...]:
 
 
 def csv_cells_of_findings(one: FindingAnswer | UnreadableImage, findings: int) -> tuple[str, ...]:
-    """Return an image's cells: its name and a probability each; empty, where it was not read."""
+    """Return an image's cells: its name, and the probability of each finding.
+
+    The latter are empty where the image was not read.
+    """
     if isinstance(one, UnreadableImage):
         return one.image.name, *[""] * findings
     return one.image.name, *(f"{number:.6f}" for number in one.probabilities)
@@ -260,10 +277,10 @@ def classes_in(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class BatchAnswers:
-    """What a model says of n images.
+    """The answers of a model to n images, with its uncertainty.
 
-    probabilities: float32 [n, C], the plain answer, as of `SiteModel.probabilities`. entropy,
-    mutual_information: float64 [n], nats (`entropy_decomposition`).
+    probabilities: float32 [n, C], without dropout, as of `SiteModel.probabilities`. entropy,
+    mutual_information: float64 [n], in nats (`entropy_decomposition`).
     """
 
     probabilities: Tensor
@@ -273,15 +290,15 @@ class BatchAnswers:
 
 @torch.inference_mode()
 def answer_batch(model: SiteModel, images: Tensor, passes: int, batch: int) -> BatchAnswers:
-    """Ask a model about a batch of images.
+    """Return the answers of a model to a batch of images, with its uncertainty.
 
-    images: as of `SiteModel.probabilities`, n >= 1, at most `inputs_per_pass`. passes: dropout
-    samples of each network, >= 1. batch: the batch's number, by which the draws are keyed: the same
-    batch of the same model has the same numbers every time.
+    images: as for `SiteModel.probabilities`, 1 <= n <= `inputs_per_pass`. passes: dropout samples of each
+    network, >= 1. batch: the number of the batch. The draws are keyed by it and by the model, so
+    that the same batch has the same numbers every time.
 
-    A drawn model is one of the networks, by its weight in the answer, with a dropout sample: where
-    networks contradict each other, that is doubt of the model as well. Raises RunError where an
-    answer is NaN.
+    A sample of the model is one of its networks, drawn by its weight in the answer, with a dropout
+    sample. So the uncertainty covers disagreement between the networks too. Raises RunError where
+    a probability is NaN or infinite.
     """
     images = images.to(model.device)
     plain, samples, weights = [], [], []

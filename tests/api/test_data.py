@@ -72,6 +72,15 @@ def test_the_other_order_of_bytes_is_the_same_data_and_long_floats_are_refused()
         Federation.dealt((other.astype(np.longdouble), LABELS))
 
 
+def test_equal_data_stay_as_long_as_one_holds_them():
+    first = Federation.dealt((ROWS * 5, LABELS))
+    name = Federation.dealt((ROWS * 5, LABELS)).settings["data.name"]  # and lets go of it
+    assert torch.equal(registered(name).inputs, ROWS * 5)
+    del first
+    with pytest.raises(DataError, match="given in memory: give the same data again"):
+        registered(name)
+
+
 def test_the_name_of_the_data_is_their_content():
     first, same = Federation.dealt((ROWS, LABELS)), Federation.dealt((ROWS.clone(), LABELS))
     name = first.settings["data.name"]
@@ -84,18 +93,6 @@ def test_the_name_of_the_data_is_their_content():
         Federation([Site(labelled=(ROWS, LABELS))]),
     ]
     assert len({name, *(other.settings["data.name"] for other in others)}) == 6
-
-
-def test_equal_data_stay_as_long_as_one_holds_them():
-    first = Federation.dealt((ROWS * 5, LABELS))
-    Federation.dealt((ROWS * 5, LABELS))  # and lets go of it
-    assert torch.equal(kept(first).inputs, ROWS * 5)
-
-
-def test_what_nobody_holds_any_more_is_not_kept():
-    name = Federation.dealt((ROWS * 7, LABELS)).settings["data.name"]
-    with pytest.raises(DataError, match="given in memory: give the same data again"):
-        registered(name)
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])

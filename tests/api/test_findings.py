@@ -165,10 +165,3 @@ def test_methods_are_compared(data, tmp_path):
     )
     assert [row["method"] for row in found.rows] == ["local_only", "fedavg"]
     assert all(0.5 < row["accuracy"] <= 1 for row in found.rows)
-
-
-def test_um_pfssl_and_others_say_that_they_cannot():
-    federation = fedapp.Federation([fedapp.Site(PAIR)] * 3)
-    for method in ("um_pfssl", "fedrod", "fedsem"):
-        with pytest.raises(fedapp.FedAppError, match="cannot learn findings"):
-            fedapp.run(federation, method, network="mlp", quiet=True)

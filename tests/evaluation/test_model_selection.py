@@ -47,6 +47,9 @@ def test_a_later_one_within_the_margin_is_kept_and_one_beyond_it_is_not():
     later = [one(n, right, images=100) for n, right in ((2, 78), (3, 77))]
     assert select([best, *later]) == later[0]
     assert select([best, later[1]]) == best
+    assert select([one(0, 12), *(one(n, 3) for n in range(1, 50))]) == one(0, 12)
+    equal = [one(n, 5, a, a == "alone") for n in (1, 2) for a in ("used", "alone", "common")]
+    assert select(equal) == one(2, 5), "in a round the answer used counts as the last"
 
 
 def test_without_validation_images_the_servers_last_is_kept_or_what_was_used_last():
@@ -57,15 +60,6 @@ def test_without_validation_images_the_servers_last_is_kept_or_what_was_used_las
     said = {"val": nothing, "val_common": nothing}  # equal, but not known to be one answer
     assert [c.answer for c in candidates(1, said, False)] == ["common", "used"]
     assert select([]) is None and Choice().kept is None and Choice().helped is None
-
-
-def test_all_equal_is_the_last_and_in_a_round_the_answer_used():
-    found = [one(n, 5, a, a == "alone") for n in (1, 2) for a in ("used", "alone", "common")]
-    assert select(found) == one(2, 5)
-
-
-def test_one_that_is_far_better_is_kept_however_early():
-    assert select([one(0, 12), *(one(n, 3) for n in range(1, 50))]) == one(0, 12)
 
 
 @given(rows)
@@ -140,20 +134,19 @@ def test_candidates_are_the_answers_that_were_measured_each_once():
         Candidate(4, "used", False, 3, 4, 3, 4),
     )
     assert candidates(4, {"test": val}, False) == ()
+    [before_it_joins] = candidates(0, {"val": val}, apart=True)
+    assert before_it_joins.alone
 
 
-def test_what_a_site_uses_before_it_joins_is_trained_alone():
-    said = {"val": evaluation(3)}
-    assert [candidates(0, said, apart)[0].alone for apart in (True, False)] == [True, False]
+def by_class(*rows):
+    """An evaluation with these rows of the confusion matrix of two classes."""
+    images, right = sum(map(sum, rows)), rows[0][0] + rows[1][1]
+    return Evaluation(rows, (images,), (right,), (images / 2,))
 
 
 def test_a_model_that_never_finds_a_class_is_kept_by_accuracy_and_not_by_balanced_accuracy():
-    def of(*rows):
-        count = sum(map(sum, rows))
-        return Evaluation(rows, (count,), (rows[0][0] + rows[1][1],), (float(count),))
-
-    blind = {"val": of((90, 0), (10, 0))}  # 90 % right, balanced 50 %
-    seeing = {"val": of((70, 20), (1, 9))}  # 79 % right, balanced 84 %
+    blind = {"val": by_class((90, 0), (10, 0))}  # 90 % right, balanced 50 %
+    seeing = {"val": by_class((70, 20), (1, 9))}  # 79 % right, balanced 84 %
     for metric, kept in (("accuracy", 1), ("balanced_accuracy", 2), ("kappa", 2), ("f1", 2)):
         first, second = candidates(1, blind, False, metric), candidates(2, seeing, False, metric)
         assert Choice().after(first).after(second).kept.round == kept
@@ -167,13 +160,6 @@ def test_what_a_site_trained_alone_is_a_candidate_though_it_was_measured_by_itse
     assert [(c.answer, c.alone) for c in candidates(0, alone, False)] == [("alone", True)]
     choice = Choice().after(candidates(0, alone, False)).after([one(0, 4, images=4)])
     assert choice.joined == one(0, 4, images=4) and choice.alone.val_right == 3
-
-
-def by_class(*rows):
-    """Of a validation part: right and wrong images of each of two classes."""
-    (a, b), (c, d) = rows
-    images, right = a + b + c + d, a + d
-    return Evaluation(rows, (images,), (right,), (images / 2,))
 
 
 def test_how_far_a_model_is_from_a_sensitivity_by_hand():

@@ -80,15 +80,12 @@ def test_no_manifest_where_the_server_has_no_data(experiment: Experiment) -> Non
     assert open_run(named(experiment, folder.path.name, resume=True)).path == folder.path
 
 
-def test_default_name_is_unique(experiment: Experiment) -> None:
+def test_a_default_name_is_unique_and_a_folder_name(experiment: Experiment, tmp_path: Path) -> None:
     names = {open_run(experiment).path.name for _ in range(3)}
     assert len(names) == 3
     for name in names:
         assert name.startswith("digits_demo-s3-20")
         assert RUN_NAME_PATTERN.fullmatch(name)
-
-
-def test_default_name_of_an_odd_preset_is_a_folder_name(tmp_path: Path) -> None:
     for preset in ("my preset/../ä", "...", "x" * 300):
         folder = RunFolder.create(tmp_path, "", {"name": preset, "seed": 0}, None, "d")
         assert folder.path.parent == tmp_path
@@ -324,6 +321,9 @@ def test_checkpoint_keeps_every_bit(experiment: Experiment) -> None:
 
 def test_per_site_goes_there_and_back(experiment: Experiment) -> None:
     folder = open_run(experiment)
+    assert folder.per_site() == []
+    folder.write_per_site([])
+    assert folder.per_site() == []
     rows = [
         {"site": 0, "mu": 0.25, "test": 0, "final_accuracy": None, "helpers": "3:0.71 5:0.66"},
         {"site": 1, "mu": 1.0, "test": 12, "final_accuracy": 1 / 3, "helpers": None, "more": 1},
@@ -335,23 +335,11 @@ def test_per_site_goes_there_and_back(experiment: Experiment) -> None:
     assert folder.per_site() == [{**rows[0], "more": None}, rows[1]]
 
 
-def test_no_sites(experiment: Experiment) -> None:
-    folder = open_run(experiment)
-    assert folder.per_site() == []
-    folder.write_per_site([])
-    assert folder.per_site() == []
-
-
-def test_summary(experiment: Experiment) -> None:
-    folder = open_run(experiment)
-    folder.write_summary({"mean_test_accuracy": {"best": 0.5, "final": float("inf")}, "seed": 3})
-    assert json.loads((folder.path / "summary.json").read_text()) == {
-        "mean_test_accuracy": {"best": 0.5, "final": None},
-        "seed": 3,
-    }
-
-
 # --- a full disk ----------------------------------------------------------------------------------
+
+
+def no_space_left(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_full_disk_while_checkpointing_keeps_the_previous(
@@ -359,11 +347,7 @@ def test_full_disk_while_checkpointing_keeps_the_previous(
 ) -> None:
     folder = open_run(experiment)
     folder.save_checkpoint({"round": 1})
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", no_space_left)
     with pytest.raises(StoreError, match=r"checkpoint\.json: .*No space left.*free space"):
         folder.save_checkpoint({"round": 2})
     monkeypatch.undo()
@@ -397,10 +381,7 @@ def test_the_kernel_refuses_in_the_middle_of_a_line(experiment: Experiment) -> N
 def test_a_folder_that_cannot_be_made_leaves_nothing(
     experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", no_space_left)
     with pytest.raises(StoreError, match="No space left"):
         open_run(named(experiment, "mine"))
     monkeypatch.undo()
@@ -429,6 +410,9 @@ def test_a_run_that_goes_on_has_one_server_and_its_records_are_left_alone(
         assert folder.metrics() == [{"round": 0}]
     with sole_server(named(experiment, "mine", resume=True)) as again:
         assert again.metrics() == []  # no checkpoint: from the beginning
+    with pytest.raises(RunError, match="no run to resume"):
+        with sole_server(named(experiment, "none", resume=True)):
+            pass
 
 
 def test_a_look_at_a_run_that_goes_on_changes_nothing(experiment: Experiment) -> None:
@@ -441,12 +425,6 @@ def test_a_look_at_a_run_that_goes_on_changes_nothing(experiment: Experiment) ->
         before = {path: path.read_bytes() for path in folder.path.iterdir()}
         check_run(rounds(named(experiment, "mine", resume=True), 5))
         assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
-
-
-def test_a_server_refuses_what_open_run_refuses(experiment: Experiment) -> None:
-    with pytest.raises(RunError, match="no run to resume"):
-        with sole_server(named(experiment, "none", resume=True)):
-            pass
 
 
 def test_a_run_that_stopped_says_how_to_go_on(experiment: Experiment) -> None:
@@ -478,13 +456,6 @@ def test_code_hash_follows_names_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "stranger" / "b.py").write_text("")
     (tmp_path / "fedapp" / "notes.txt").write_text("")
     assert digest_of(tmp_path, conf) == hashes[-1]
-
-
-def test_code_hash_of_this_code() -> None:
-    path, digest = code_hash()
-    assert (Path(path) / "fedapp" / "experiment" / "code_hash.py").exists()
-    assert len(digest) == 16
-    int(digest, 16)
 
 
 # --- where runs are -------------------------------------------------------------------------------

@@ -94,9 +94,7 @@ def tampered(monkeypatch, tamper):
     monkeypatch.setattr(Loopback, "exchange", exchange)
 
 
-@pytest.mark.parametrize(
-    "name", ["fedavg", "fedavg_ft", "fedprox", "ditto", "fedrod", "fixavg", "fedadam", "sage"]
-)
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrod", "fixavg", "fedadam", "sage"])
 def test_the_average_is_the_plain_one(name, tmp_path):
     """But for fixed point: 6 sites of 2^-31 each, and float32's own rounding."""
     plain, masked = (
@@ -159,61 +157,10 @@ def test_the_server_is_told_of_no_site_by_itself(tmp_path, monkeypatch):
     assert list(json.loads((folder / "evaluations.json").read_text())) == [ALL]
 
 
-@pytest.mark.parametrize("stage", ["announce", "share", "add", "confirm", "open"])
-def test_a_third_may_be_lost_in_any_step(stage, tmp_path, monkeypatch):
-    """The sum is then that of those whose numbers came: of all, if they are lost behind that."""
-    lost = {1, 4}
-
-    def silent(task, incoming):
-        gone = task.round == 1 and task.sum.stage == stage and task.action == "train"
-        return None if gone and task.site in lost else incoming
-
-    over = {"rounds.num_rounds": 1, "rounds.sample_rate": 1.0, "rounds.deadline_s": 0.5}
-    whole = run_loopback(experiment(tmp_path / "whole", **over))[1]
-    tampered(monkeypatch, silent)
-    _, folder = run_loopback(experiment(tmp_path / "lost", **over))
-    trained = rows(folder)[1]["trained"]
-    if stage in ("confirm", "open"):
-        assert model(folder).keys() == model(whole).keys()
-        assert trained == rows(whole)[1]["trained"]
-        assert all(torch.equal(model(folder)[n], model(whole)[n]) for n in model(whole))
-    else:
-        assert trained < rows(whole)[1]["trained"]
-    assert rows(folder)[1]["skipped"].keys() == {str(site) for site in lost}
-
-
 def test_more_than_a_third_lost_is_no_sum(tmp_path, monkeypatch):
-    def silent(task, incoming):
-        return None if task.sum.stage == "add" and task.site in (1, 3, 4) else incoming
-
-    tampered(monkeypatch, silent)
+    tampered(monkeypatch, silent("add", {1, 3, 4}))
     with pytest.raises(RunError, match="3 of 6 sites added their numbers; a masked sum needs 4"):
         run_loopback(experiment(tmp_path, **{"rounds.deadline_s": 0.5}))
-
-
-def test_a_sum_that_failed_is_repeated_under_new_keys(tmp_path, monkeypatch):
-    """The numbers of half the sites came late. All have added theirs, and do so once more: each has
-    seen that of six sites four have announced keys again, so that the first attempt is dead."""
-    over = {"rounds.num_rounds": 1, "rounds.sample_rate": 1.0, "rounds.deadline_s": 0.5}
-    whole = run_loopback(experiment(tmp_path / "whole", **over))[1]
-    asked = []
-
-    def late(task, incoming):
-        step = task.sum
-        asked.append((task.round, step.number, step.stage, step.attempt))
-        gone = task.round == 1 and step.number == 0 and (step.stage, step.attempt) == ("add", 1)
-        return None if gone and task.site in (1, 3, 4) else incoming
-
-    tampered(monkeypatch, late)
-    _, folder = run_loopback(experiment(tmp_path / "late", **over))
-    assert all(torch.equal(model(folder)[n], model(whole)[n]) for n in model(whole))
-    stages = list(dict.fromkeys(asked))
-    assert [(s, a) for r, k, s, a in stages if (r, k) == (1, 0)] == [
-        ("announce", 1), ("share", 1), ("add", 1),
-        ("announce", 2), ("share", 2), ("add", 2), ("confirm", 2), ("open", 2),
-    ]  # fmt: skip
-    assert {a for r, k, _, a in stages if (r, k) != (1, 0)} == {1}
-    assert not rows(folder)[1]["skipped"]  # they are in the sum
 
 
 def test_what_a_server_asks_for_is_written_down_before(tmp_path, monkeypatch):
@@ -243,7 +190,7 @@ def test_what_a_server_asks_for_is_written_down_before(tmp_path, monkeypatch):
 
 
 def test_who_added_before_is_sent_what_others_announced_since():
-    """In a ring nobody has all announcements, and of a cohort some may be gone: these prove it."""
+    """A site of the first attempt that is gone in the second is shown as it announced itself."""
     before, now = Sum(np.zeros((5, 1))), Sum(np.zeros((4, 1)), context=replace(CONTEXT, attempt=3))
     used = tuple(now.announcements.values())
     newest = {**before.announcements, **now.announcements}
@@ -271,9 +218,12 @@ def learned(folder):
     return [{k: v for k, v in row.items() if not k.startswith(work)} for row in rows(folder)]
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 9, 14, 15])
-def test_a_run_cut_in_any_step_goes_on_to_the_same_bits(cut, whole, tmp_path, monkeypatch):
-    """Five steps a sum, two sums a round: the server is killed after a step's first answer."""
+@pytest.mark.parametrize("cut", [1, 3, 9, 15])
+def test_a_run_cut_in_a_step_goes_on_to_the_same_bits(cut, whole, tmp_path, monkeypatch):
+    """Five steps a sum, two sums a round: the server is killed after a step's first answer.
+
+    Every step of one sum: `test_a_server_killed_in_a_step_goes_on`.
+    """
     count, honest = [0], Loopback.exchange
 
     def exchange(self, outbox, fetch, deadline_s):
@@ -324,36 +274,6 @@ def test_a_sum_that_no_sites_can_have_is_refused(tmp_path, monkeypatch):
     tampered(monkeypatch, spoiled)
     with pytest.raises(RunError, match="a site spoiled it; the masks hide which"):
         run_loopback(experiment(tmp_path))
-
-
-@pytest.mark.parametrize("stage", ["announce", "confirm"])
-def test_who_signs_wrongly_is_left_out_alone(stage, tmp_path, monkeypatch):
-    def wrong(task, incoming):
-        if task.sum.stage != stage or task.site != 2:
-            return incoming
-        said = incoming.answer.sum
-        name = {"announce": "announcement", "confirm": "confirmation"}[stage]
-        other = replace(getattr(said, name), signature="00" * 64)
-        answer = replace(incoming.answer, sum=replace(said, **{name: other}))
-        return replace(incoming, answer=answer)
-
-    tampered(monkeypatch, wrong)
-    _, folder = run_loopback(experiment(tmp_path, **{"rounds.num_rounds": 1}))
-    assert list(rows(folder)[1]["skipped"]) == ["2"]
-    assert "site 2" in rows(folder)[1]["skipped"]["2"]
-
-
-def test_words_that_are_not_as_many_as_they_must_be_are_left_out(tmp_path, monkeypatch):
-    def short(task, incoming):
-        if task.sum.stage != "add" or task.site != 2:
-            return incoming
-        other = to_bytes({"words": torch.zeros(3, dtype=torch.int64)})
-        answer = replace(incoming.answer, contents={MASKED: digest_of(other)})
-        return Incoming(answer, {digest_of(other): other}, incoming.head_bytes)
-
-    tampered(monkeypatch, short)
-    _, folder = run_loopback(experiment(tmp_path, **{"rounds.num_rounds": 1}))
-    assert "2" in rows(folder)[1]["skipped"]
 
 
 def test_a_site_answers_no_plain_task_in_a_masked_run(tmp_path, monkeypatch):
@@ -626,9 +546,15 @@ def test_who_fails_in_one_attempt_and_who_in_the_next_are_both_named(tmp_path):
 
 
 def test_who_comes_back_in_a_later_attempt_is_in_the_sum_and_not_named(tmp_path):
+    """The numbers of half the sites came late: under new keys all add theirs once more."""
     run = Adding(tmp_path, tamper=silent("add", {3, 4, 5}, attempts=(1,)))
     run.sum()
     assert run.mean == pytest.approx(2.5) and not run.skipped
+    steps = [(task.sum.stage, task.sum.attempt) for task in run.asked]
+    assert list(dict.fromkeys(steps)) == [
+        *((stage, 1) for stage in ("announce", "share", "add")),
+        *((stage, 2) for stage in ("announce", "share", "add", "confirm", "open")),
+    ]
 
 
 def changed(incoming, **answer):
@@ -653,6 +579,19 @@ def test_who_answers_a_step_with_nothing_is_left_out_alone(stage, mean, tmp_path
     assert run.skipped.keys() == {2}
     assert f"its answer to the step {stage!r} of a masked sum is not what" in run.skipped[2]
     assert any(run.skipped[2] in said and "s2" in said for said in run.said)
+
+
+def test_who_adds_another_number_of_words_is_left_out_alone(tmp_path):
+    def short(task, incoming):
+        if (task.site, task.sum.stage) != (2, "add"):
+            return incoming
+        other = to_bytes({"words": torch.zeros(3, dtype=torch.int64)})
+        named = {MASKED: digest_of(other)}
+        return replace(changed(incoming, contents=named), payloads={digest_of(other): other})
+
+    run = Adding(tmp_path, tamper=short)
+    run.sum()
+    assert run.mean == pytest.approx(2.6) and run.skipped.keys() == {2}
 
 
 @pytest.mark.parametrize("bad", ["nothing", "of another", "to nobody", "twice"])

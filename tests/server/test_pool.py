@@ -153,36 +153,15 @@ def test_a_refused_upload_changes_no_record(
     assert pool.get(pool.latest(1).digest) == b"w_0"
 
 
-def test_the_order_of_saving_and_collecting_matters(pool: ModelPool, tmp_path: Path) -> None:
-    """Saved, then collected: whenever the process dies, the saved records can be resumed."""
-    saved = pool.to_plain()
-    pool.upload(1, digest_of(b"a"), b"a", 1)
-    ModelPool.from_plain(ModelStore(tmp_path), saved)  # died before saving
-    saved = pool.to_plain()
-    pool.keep()
-    ModelPool.from_plain(ModelStore(tmp_path), saved)  # died after collecting
-
-
-def test_what_the_records_name_is_brought_to_the_disk_together_once(
+def test_what_the_records_or_a_method_name_is_brought_to_the_disk_together_once(
     pool: ModelPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A site that comes late warms up and trains in one round; its first model may be listed."""
     settled: list[set[str]] = []
     monkeypatch.setattr(pool.store, "sync", lambda digests: settled.append(set(digests)))
-    for blob in (b"older", b"a"):  # of two versions in a round the records name the newer
+    for blob in (b"older", b"listed", b"a"):  # of versions in a round the records name the newest
         pool.upload(1, digest_of(blob), blob, 3)
     pool.made(b"mean", 3)
-    pool.settle()
-    pool.settle()
-    assert settled == [{digest_of(b"a"), digest_of(b"mean")}, set()]
-
-
-def test_what_a_method_names_is_brought_to_the_disk_with_the_records(
-    pool: ModelPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A site that comes late is warmed up and trains in one round; the first model is listed."""
-    settled: list[set[str]] = []
-    monkeypatch.setattr(pool.store, "sync", lambda digests: settled.append(set(digests)))
-    for blob in (b"listed", b"a"):
-        pool.upload(1, digest_of(blob), blob, 3)
     pool.settle({digest_of(b"listed"), pool.initial.digest})
-    assert settled == [{digest_of(b"listed"), digest_of(b"a")}]
+    pool.settle()
+    assert settled == [{digest_of(b"a"), digest_of(b"mean"), digest_of(b"listed")}, set()]
