@@ -133,30 +133,30 @@ class OneVsRest:
     sensitivity_at: float | None
 
 
-def one_vs_rest(probabilities: Values, labels: Counts, at: float) -> list[OneVsRest]:
+def one_vs_rest(probabilities: Values, labels: Counts, at_specificity: float) -> list[OneVsRest]:
     """Return for each class how well its probability separates it from the rest (scikit-learn).
 
-    probabilities: [n, C]. labels: [n], in [0, C). at: the specificity at which sensitivities are
-    read off, in [0, 1]. A class has no numbers where it, or the rest, has fewer than
-    `MIN_CLASS_IMAGES` images. Raises RunError where a probability is NaN or infinite.
+    probabilities: [n, C]. labels: [n], in [0, C). at_specificity: the specificity at which
+    sensitivities are read off, in [0, 1]. A class has no numbers where it, or the rest, has fewer
+    than `MIN_CLASS_IMAGES` images. Raises RunError where a probability is NaN or infinite.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
     check_finite(probabilities)
     found = []
     for c, scores in enumerate(probabilities.T):
-        of = labels == c
-        images = int(of.sum())
+        in_class = labels == c
+        images = int(in_class.sum())
         if not MIN_CLASS_IMAGES <= images <= len(labels) - MIN_CLASS_IMAGES:
             found.append(OneVsRest(images, None, None, None))
             continue
-        wrong, right, _ = roc_curve(of, scores, drop_intermediate=False)
+        wrong, right, _ = roc_curve(in_class, scores, drop_intermediate=False)
         found.append(
             OneVsRest(
                 images,
-                float(roc_auc_score(of, scores)),
-                float(average_precision_score(of, scores)),
-                float(right[wrong <= 1 - at + 1e-12].max()),
+                float(roc_auc_score(in_class, scores)),
+                float(average_precision_score(in_class, scores)),
+                float(right[wrong <= 1 - at_specificity + 1e-12].max()),
             )
         )
     return found

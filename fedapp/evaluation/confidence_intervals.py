@@ -110,12 +110,12 @@ def widened_interval(ends: tuple[float, float], values: Values) -> tuple[float, 
 
 
 def resampled_one_vs_rest(
-    drawn: Labels, scores: Values, of: NDArray[np.bool_], at: float
+    drawn: Labels, scores: Values, in_class: NDArray[np.bool_], at_specificity: float
 ) -> tuple[Values, Values, Values]:
     """Return AUROC, average precision and the sensitivity at a specificity, by resample, [B] each.
 
-    drawn: as of `bootstrap_weights`, [B, n]. scores: [n]. of: whether each image is of the class,
-    [n]. at: the specificity, in [0, 1]. NaN where a resample has no image of the class, or only
+    drawn: as of `bootstrap_weights`, [B, n]. scores: [n]. in_class: whether each image is of the
+    class, [n]. at_specificity: in [0, 1]. NaN where a resample has no image of the class, or only
     such images.
     """
     order = np.argsort(-scores, kind="stable")
@@ -123,14 +123,14 @@ def resampled_one_vs_rest(
     zero = np.zeros((len(drawn), 1))
     right, wrong = (
         np.hstack([zero, np.cumsum(drawn[:, order] * part[order], axis=1)[:, ends]])
-        for part in (of, ~of)
+        for part in (in_class, ~in_class)
     )
     with np.errstate(invalid="ignore", divide="ignore"):
         found, taken = right / right[:, -1:], wrong / wrong[:, -1:]
         area = (np.diff(taken) * (found[:, 1:] + found[:, :-1]) / 2).sum(1)
         precision = np.nan_to_num(right[:, 1:] / (right[:, 1:] + wrong[:, 1:]))
         average = (np.diff(found) * precision).sum(1)
-        reached = np.where(taken <= 1 - at + 1e-12, found, 0).max(1)
+        reached = np.where(taken <= 1 - at_specificity + 1e-12, found, 0).max(1)
     return area, average, np.where(np.isnan(area), np.nan, reached)
 
 
@@ -153,14 +153,15 @@ class AurocDifference:
         return max(self.gain - Z95 * self.error, -1.0), min(self.gain + Z95 * self.error, 1.0)
 
 
-def delong_test(first: Values, second: Values, of: NDArray[np.bool_]) -> AurocDifference:
+def delong_test(first: Values, second: Values, in_class: NDArray[np.bool_]) -> AurocDifference:
     """Compare the AUROCs of two scores of the same images, [n] each.
 
-    of: whether each image is of the class, [n]; two images or more must be, and two must not be.
+    in_class: whether each image is of the class, [n]. There must be two images or more of the
+    class, and two or more that are not.
     """
     from scipy.stats import norm  # the import takes half a second, and most processes need none
 
-    (v, w), (other_v, other_w) = (placements(scores, of) for scores in (first, second))
+    (v, w), (other_v, other_w) = (placements(scores, in_class) for scores in (first, second))
     gain = float(v.mean() - other_v.mean())
     spread = np.var(v - other_v, ddof=1) / len(v) + np.var(w - other_w, ddof=1) / len(w)
     error = math.sqrt(spread)
@@ -169,15 +170,15 @@ def delong_test(first: Values, second: Values, of: NDArray[np.bool_]) -> AurocDi
     return AurocDifference(gain, error, float(2 * norm.sf(abs(gain) / error)))
 
 
-def placements(scores: Values, of: NDArray[np.bool_]) -> tuple[Values, Values]:
+def placements(scores: Values, in_class: NDArray[np.bool_]) -> tuple[Values, Values]:
     """Return V [m] and W [n] of the head of this module; the mean of each is the AUROC.
 
-    scores: [m + n]. of: whether each image is of the class, [m + n].
+    scores: [m + n]. in_class: whether each image is of the class, [m + n].
     """
     from scipy.stats import rankdata
 
     every = rankdata(scores)
-    inside, outside = scores[of], scores[~of]
-    v = (every[of] - rankdata(inside)) / len(outside)
-    w = 1 - (every[~of] - rankdata(outside)) / len(inside)
+    inside, outside = scores[in_class], scores[~in_class]
+    v = (every[in_class] - rankdata(inside)) / len(outside)
+    w = 1 - (every[~in_class] - rankdata(outside)) / len(inside)
     return v, w

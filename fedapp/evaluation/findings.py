@@ -74,10 +74,12 @@ def two_class_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(one for name in names for one in (f"no {name}", name))
 
 
-def one_vs_rest_by_finding(probabilities: Values, labels: Counts, at: float) -> list[OneVsRest]:
+def one_vs_rest_by_finding(
+    probabilities: Values, labels: Counts, at_specificity: float
+) -> list[OneVsRest]:
     """Return what `one_vs_rest` finds for each finding, on the images in which it was read.
 
-    probabilities, labels: [n, F]. at: the specificity at which sensitivities are read off. A
+    probabilities, labels: [n, F]. at_specificity: where sensitivities are read off. A
     finding has no numbers where fewer than `MIN_CLASS_IMAGES` images show it, or do not. Raises
     RunError where a probability is NaN or infinite.
     """
@@ -85,5 +87,5 @@ def one_vs_rest_by_finding(probabilities: Values, labels: Counts, at: float) -> 
     for scores, truth in zip(probabilities.T, labels.T, strict=True):
         read = truth >= 0
         pair = np.stack([1 - scores[read], scores[read]], 1)
-        found.append(one_vs_rest(pair, truth[read], at)[1])
+        found.append(one_vs_rest(pair, truth[read], at_specificity)[1])
     return found

@@ -1,10 +1,10 @@
-"""A fall of the average that a person is told of."""
+"""A warning where the accuracy of the average has dropped in a round."""
 
 from collections.abc import Mapping
 from typing import Any
 
 MAX_DROP = 0.1
-"""A fall, and a distance, of accuracies."""
+"""Difference of accuracies, in [0, 1], above which there is a warning."""
 
 
 def accuracy_drop_warning(row: Mapping[str, Any], before: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A run put together: what every driver does before the first round and after the last one."""
+"""What every driver (loopback, Flower) does before the first round and after the last one."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +20,12 @@ from fedapp.server.standings import Row
 log = logging.getLogger(__name__)
 
 Ending = Callable[[Row, Sequence[Row], Path], str]
-"""Puts a result into words: the summary, the rows of per_site.csv and the run's folder."""
+"""Returns the text at the end of a run, from summary, rows of per_site.csv and the run's folder."""
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a driver needs for a run's carrier. store: the server's pool."""
+    """What a driver needs to make a run's carrier. store: that of the server's pool."""
 
     experiment: Experiment
     folder: RunFolder
@@ -41,12 +41,13 @@ def carry_out(
     ending: Ending,
     said: Mapping[str, Any] = MappingProxyType({}),
 ) -> Row:
-    """Run an experiment in its open folder, print how it ended, and return the summary.
+    """Run an experiment in its open folder, print the result, and return the summary.
 
-    local_site_of: opens the server's own site on the pool, with a folder for what it keeps to
-    itself; asked where the server holds labelled images (`split.server_share`,
-    `runtime.server_data`). ending: the words at the end. said: what the summary is to say besides,
-    of the data. A folder in which no round ended is removed after an error.
+    carrier_of: makes the carrier of messages. local_site_of: opens the server's own site on the
+    pool, with a folder for what it keeps to itself; it is called where the server holds labelled
+    images (`split.server_share`, `runtime.server_data`). ending: makes the text at the end. said:
+    further entries of the summary, about the data. After an error, a folder in which no round was
+    completed is removed.
     """
     try:
         with Progress() as progress:
@@ -65,10 +66,9 @@ def carry_out(
         folder.discard_unless_begun()
         raise
     try:
-        write_all_sites_summaries(
-            folder.models_root
-        )  # of simulated sites; a real one's models are with it
-    except FedAppError as error:  # what the run found out is saved, and still to be said
+        # These are models of simulated sites; those of a real site are on its own machine.
+        write_all_sites_summaries(folder.models_root)
+    except FedAppError as error:  # the result of the run is saved and must still be printed
         log.warning("%s; no model card tells of the other sites' models", error)
     print(ending(summary, folder.per_site(), folder.path), flush=True)
     return summary

@@ -1,4 +1,4 @@
-"""What is saved after every round: the whole state at times, between them what changed of it."""
+"""The checkpoint after every round: now and then the whole state, otherwise what has changed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,21 +12,22 @@ from fedapp.server.run_state import RunState, Tables
 
 @dataclass
 class Checkpoint:
-    """Saves a run's state, in time and bytes that go by what changed, not by all sites.
+    """Saves the state of a run. Time and bytes depend on what has changed, not on all sites.
 
-    Most of a state are tables with a row for each site. Rows are values: one that is the same
-    object as at the last saving is not written again. A line of changes is a state of the other
-    rows; after as many bytes of lines as a whole state has, the whole is written in their place.
+    Most of a state is in tables with a row for each site. Rows are immutable values: a row that is
+    the same object as when the state was last saved is not written again. A line of changes.jsonl
+    is a state with the other rows only. When the lines have as many bytes as a whole state, the
+    whole state is written and replaces them.
     """
 
     folder: RunFolder
     _before: Tables = field(default_factory=dict)
-    """The tables as last saved; empty: nothing was saved by this process."""
+    """The tables as they were last saved; empty: this process has saved nothing."""
     _whole_bytes: int = 0
     _changed_bytes: int = 0
 
     def save(self, state: RunState, pool: ModelPool, ledger: Ledger) -> None:
-        """Save the state after a round. Raises StoreError; what was saved before then stays."""
+        """Save the state after a round. Raises StoreError; the earlier state then stays saved."""
         tables = {**state.tables(), "pool": pool.contents}
         rows = changed(self._before, tables) if self._changed_bytes < self._whole_bytes else None
         if rows is None:
@@ -38,16 +39,16 @@ class Checkpoint:
         self._before = {name: dict(table) for name, table in tables.items()}
 
     def save_whole(self, state: RunState, pool: ModelPool, ledger: Ledger) -> None:
-        """Save the state in one file, as others may read it. Raises StoreError as `save`."""
+        """Save the whole state in one file. Raises StoreError as `save` does."""
         plain = _plain(state, pool.to_plain(), ledger)
         self._whole_bytes = self.folder.save_checkpoint(plain)
         self._changed_bytes = 0
 
 
 def changed(before: Tables, now: Tables) -> Tables | None:
-    """Return the rows that are new or other objects than before; None where a row is gone.
+    """Return the rows that are new, or other objects than before.
 
-    Such a table cannot be told by its new rows alone; nor can one that was not there before.
+    None where a table is new or a row is gone: new rows alone cannot express that.
     """
     if before.keys() != now.keys():
         return None

@@ -1,4 +1,4 @@
-"""What the server demands of sites before it believes them."""
+"""What the server checks of sites' facts and replies before it uses them."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ from fedapp.server.standings import Standings
 
 MAX_METRICS = 32
 _ROUNDING = 1e-6
-"""Of a top probability: float32, where bin borders are exact."""
+"""Tolerance of a top probability, which is float32, at the exact border of a bin."""
 _PARTS = {
     **{"val": "val", "test": "test", "test_before": "test"},
     **{f"{part}_{answer}": part for part in ("val", "test") for answer in ANSWERS},
@@ -52,11 +52,11 @@ def check_reply(  # noqa: C901 one rule after another, each in a few lines
     finds: bool = False,
     scored: bool = False,
 ) -> None:
-    """Check everything but the uploads' content and what its method alone knows.
+    """Check a reply, except for the content of its uploads and for rules of the method.
 
-    roles: of contents that the method's sites send. finds: whether the run's classes are findings.
-    scored: whether sites count scores.
-    Raises ProtocolError naming the rule.
+    task: the task that it answers. facts: what the site reported of its data. roles: the roles of
+    contents that the method's sites send. finds: whether the classes are findings. scored: whether
+    sites send score counts (`rounds.pooled_auroc`). Raises ProtocolError, which names the rule.
     """
     own = task.own
     if (reply.site, reply.round) != (task.site, task.round):
@@ -105,10 +105,10 @@ def check_reply(  # noqa: C901 one rule after another, each in a few lines
 
 
 def _check_step(step: SumStep, reply: Reply) -> None:
-    """Check that a step of a masked sum is answered with what the other sites need.
+    """Check that the answer to a step of a masked sum has what the other sites need.
 
-    A site that answers with less, or shares secrets in another's name, must be left out before
-    anybody confirms the sum: afterwards it could not be opened, nor begun again.
+    A site that answers with less, or shares secrets in the name of another site, must be left out
+    before any site confirms the sum. Afterwards the sum could neither be opened nor begun again.
     """
     said = reply.sum or SumAnswer()
     holders = [one.site for one in step.announcements]
@@ -128,10 +128,10 @@ def _check_step(step: SumStep, reply: Reply) -> None:
 
 
 def attribute(task: Task, incoming: Incoming) -> Incoming:
-    """Return the answer to a task as the asked site's, whatever site and round it claims.
+    """Return the answer to a task as an answer of the site that was asked.
 
-    One for another site or round becomes a refusal of the site that was asked. A refusal may have
-    another number: a site that does not know its own says -1.
+    An answer that claims another site or round becomes a refusal of the asked site. A refusal is
+    accepted with any number, since a node that does not know its site answers as -1.
     """
     answer = incoming.answer
     if isinstance(answer, Refusal):
@@ -172,7 +172,7 @@ def _check_evaluation(
 
 
 def _check_scores(result: Scored, finds: bool) -> None:
-    """Check that as many images of each class, and of the others, have a score as there are."""
+    """Check that the score counts of each class, and of the rest, add up to the images."""
     images = np.array(result.confusion, dtype=np.int64).sum(1)
     others = images[::2] if finds else images.sum() - images
     images = images[1::2] if finds else images
@@ -184,7 +184,10 @@ def _check_scores(result: Scored, finds: bool) -> None:
 
 
 def _read(part: str, result: Evaluation, findings: int, images: int) -> int:
-    """Return how many findings of so many images were read, as the counts of each say."""
+    """Return how many findings were read in the images of a part, after checking the counts.
+
+    Raises ProtocolError where the counts mix findings, or have more images than the part.
+    """
     if list(map(len, result.confusion)) != [2 * findings] * (2 * findings):
         raise ProtocolError(f"confusion matrix {part} is not of {findings} findings")
     counts = np.array(result.confusion, dtype=np.int64)
@@ -224,9 +227,9 @@ def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
 
 
 DataKind = tuple[tuple[int, ...], tuple[str, ...], str]
-"""Shape of an input, classes and manifest: equal at all sites of a run."""
+"""Input shape, classes and split digest, which must be equal at all sites of a run."""
 DATA_KIND_NAMES = ("input shape", "classes", "split digest")
-"""What a person is told the three are."""
+"""Names of the three in texts for people."""
 
 
 def agreeing_sites(
@@ -236,12 +239,12 @@ def agreeing_sites(
     say: Callable[[str], None],
     misfit: Callable[[tuple[int, ...]], str] = lambda inputs: "",
 ) -> list[SiteFacts]:
-    """Return the sites that can work together, ascending; `say` why others are left out.
+    """Return the sites that can train together, sorted by number.
 
-    misfit: why the network cannot take inputs of a shape; empty: it can. Sites with data of their
-    own must be as `data` says. All must hold inputs of the same shape, the
-    same classes and parts of the same split; where they differ, the majority goes on. Raises
-    RunError where nobody is left.
+    All must hold inputs of the same shape, the same classes and parts of the same split; where they
+    differ, the majority is kept. num_clients, data: settings, which the sites must match. say:
+    prints why a site is left out. misfit: returns why the network cannot take inputs of a shape;
+    empty: it can. Raises RunError where no site is left.
     """
     numbered = []
     for site in _numbered(facts, num_clients, data, say):
@@ -264,19 +267,22 @@ def joinable_sites(
     kind: DataKind,
     say: Callable[[str], None],
 ) -> list[SiteFacts]:
-    """Return the sites that fit a run of this kind, ascending; `say` why others are left out."""
+    """Return the sites that fit a run whose sites have this kind of data, sorted by number.
+
+    say: prints why a site is left out.
+    """
     return _alike(_numbered(facts, num_clients, data, say), kind, "the run has", say)
 
 
 def kind_of(facts: SiteFacts) -> DataKind:
-    """Return what must be equal at all sites of a run."""
+    """Return the kind of a site's data, which must be equal at all sites of a run."""
     return facts.inputs, facts.classes, facts.split_digest
 
 
 def check_server_images(facts: SiteFacts, kind: DataKind) -> None:
-    """Check that the server's own images are of the run's kind. Raises RunError.
+    """Raise RunError where the server's own images are not of the run's kind.
 
-    By another split they could be images that the sites test on.
+    With another split the server could train on images that are test images of a site.
     """
     for name, mine, ours in zip(DATA_KIND_NAMES, kind_of(facts), kind, strict=True):
         if mine != ours:
@@ -289,7 +295,7 @@ def check_server_images(facts: SiteFacts, kind: DataKind) -> None:
 def _numbered(
     facts: Sequence[SiteFacts], num_clients: int, data: DataSettings, say: Callable[[str], None]
 ) -> list[SiteFacts]:
-    """Return the sites that the preset has, each once, ascending."""
+    """Return the sites that the settings ask for, each once, sorted by number."""
     fitting: dict[int, SiteFacts] = {}
     for site in facts:
         if not 0 <= site.site < num_clients:
@@ -306,7 +312,7 @@ def _numbered(
 def _alike(
     facts: Sequence[SiteFacts], kind: DataKind, whose: str, say: Callable[[str], None]
 ) -> list[SiteFacts]:
-    """Return the sites of this kind."""
+    """Return the sites whose data are of this kind; print why others are left out."""
     for site in facts:
         for name, mine, ours in zip(DATA_KIND_NAMES, kind_of(site), kind, strict=True):
             if mine != ours:
@@ -315,9 +321,10 @@ def _alike(
 
 
 def preset_mismatch(facts: SiteFacts, data: DataSettings) -> str:
-    """Return how a site differs from what the preset says of sites; empty: it does not.
+    """Return how the facts of a site differ from the settings; empty: they do not.
 
-    Of a published data set the preset says nothing here: its sites can only be compared.
+    For a published data set the settings do not fix them; the sites are only compared with each
+    other.
     """
     if in_memory(data.name):
         return ""  # they come from one program, which may have named them
@@ -335,7 +342,7 @@ def preset_mismatch(facts: SiteFacts, data: DataSettings) -> str:
 
 
 def fact_changes(facts: SiteFacts, before: SiteFacts) -> str:
-    """Name what a site says of itself now and said otherwise before."""
+    """Return the facts that a site reports otherwise than before, as text."""
     return ", ".join(
         f"{f.name} is {getattr(facts, f.name)!r}, was {getattr(before, f.name)!r}"
         for f in fields(SiteFacts)
@@ -344,9 +351,9 @@ def fact_changes(facts: SiteFacts, before: SiteFacts) -> str:
 
 
 def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
-    """Check that a run resumes with sites and data that it had. Raises RunError.
+    """Raise RunError where a run would be resumed with other sites or data than it had.
 
-    Sites may be missing or new, but one of those before must be here.
+    Sites may be missing or new, but at least one earlier site must be here.
     """
     before = {k: standing.facts for k, standing in standings.sites.items()}
     now = {f.site: f for f in facts if f.site in before}

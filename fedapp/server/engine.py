@@ -1,4 +1,4 @@
-"""The one round loop: a method's phases, the pool, the records, the checkpoints."""
+"""The round loop of every run: phases of the method, the model pool, records and checkpoints."""
 
 import math
 import time
@@ -50,16 +50,18 @@ from fedapp.server.round_pool import RoundPool
 from fedapp.server.run_state import RunState, state_of
 from fedapp.server.standings import Row, Standing, Standings
 
-if TYPE_CHECKING:  # it needs cryptography, which masked sums alone load
+if TYPE_CHECKING:  # imports cryptography, which only runs with masked sums need
     from fedapp.server.masked_sums import SummedPhases
 
 
 @dataclass
 class Engine:
-    """One run. `run` does it; everything else is its parts.
+    """One run at the server. `run` carries it out.
 
-    said: what the driver knows of the data and the summary is to say besides.
-    pool, schemas of what sites share by role, phases: there once `prepare` is done.
+    carrier: brings tasks to the sites and answers back. store: of the model pool. local_site: the
+    server's own site, where it holds labelled images. said: further entries of the summary, which
+    the driver knows of the data. pool, schemas (names, shapes and dtypes of what sites share, by
+    role) and phases are set by `prepare`.
     """
 
     experiment: Experiment
@@ -76,9 +78,10 @@ class Engine:
     _summed: "SummedPhases | None" = field(init=False, default=None)
 
     def run(self) -> Row:
-        """Run warm-up and rounds, or the rest of them; return the summary."""
-        # Checking and averaging models is memory's work; beside busy sites more threads only wait
-        # for each other: 0.48 s instead of 0.05 to check a model of 26 MB.
+        """Run the warm-up and all rounds, or those that are left; return the summary."""
+        # Checking and averaging models is bound by memory bandwidth. While simulated sites keep all
+        # cores busy, more threads only wait for each other: checking a model of 26 MB takes 0.48 s
+        # instead of 0.05 s.
         with torch_threads(1), rare_garbage_collection():
             try:
                 return self._run()
@@ -115,7 +118,10 @@ class Engine:
     # --- before the first round -------------------------------------------------------------------
 
     def prepare(self, introduced: Sequence[SiteFacts]) -> RunState:
-        """Agree with the sites upon what they hold; begin, or go on from the checkpoint."""
+        """Check that the sites fit together; begin a new run, or continue from the checkpoint.
+
+        introduced: the facts of the sites that are here.
+        """
         clients, data = self.experiment.split.num_clients, self.experiment.data
         say = self.progress.note
         checkpoint = self.folder.load_checkpoint() if self.experiment.runtime.resume else None
@@ -165,18 +171,21 @@ class Engine:
             self._sum_up(state, facts[0])
         return state
 
-    def _agreed(self) -> Mapping[int, str]:
-        """Return the fingerprints of the sites' keys."""
-        there, sites = self.experiment, self.experiment.split.num_clients
-        real = members_of(there.privacy.members, there.data.site_names, sites)
+    def _key_fingerprints(self) -> Mapping[int, str]:
+        """Return the fingerprints of the sites' keys for masked sums, by site."""
+        settings, sites = self.experiment, self.experiment.split.num_clients
+        real = members_of(settings.privacy.members, settings.data.site_names, sites)
         if real:
             return real
         from fedapp.protocol.secure_aggregation.simulated_keys import simulated_agreed
 
-        return simulated_agreed(there.seed, sites)
+        return simulated_agreed(settings.seed, sites)
 
     def _sum_up(self, state: RunState, like: SiteFacts) -> None:
-        """Let the method know sites by masked sums alone."""
+        """Put masked sums between the method and the sites: the method sees sums only.
+
+        like: the facts of one site, for what is equal at all sites.
+        """
         from fedapp.server.masked_sums import SummedPhases, as_single_site
 
         privacy = self.experiment.privacy
@@ -186,7 +195,7 @@ class Engine:
             run_name=self.folder.path.name if real else "",
             identity=self.folder.identity if real else "",
             experiment=experiment_digest(self.experiment) if real else "",
-            agreed=self._agreed(),
+            agreed=self._key_fingerprints(),
             least=privacy.least_members,
             like=like,
             root=self.folder.path / "sums",
@@ -199,7 +208,7 @@ class Engine:
         )
 
     def _averaging_rule(self) -> Rule[Any]:
-        """Return the run's rule, with what its method puts around it. Raises ConfigError."""
+        """Return the averaging rule, which the method may wrap in another. Raises ConfigError."""
         name = self.experiment.rounds.robust
         try:
             return self.experiment.method.averaging(rule_of(name))
@@ -207,7 +216,7 @@ class Engine:
             raise ConfigError(f"rounds.robust = {name!r}: {error}") from error
 
     def _begin(self, state: RunState, facts: Sequence[SiteFacts], kind: DataKind) -> None:
-        """Make w_0 and take in the sites."""
+        """Make the initial model, w_0, and admit the sites."""
         settings, (inputs, classes, _) = self.experiment, kind
         w_0 = initial_params(settings.model, inputs, len(classes), settings.seed)
         shared = {name: w_0[name] for name in self.schemas[MODEL]}
@@ -221,7 +230,7 @@ class Engine:
     def _go_on(
         self, state: RunState, facts: Sequence[SiteFacts], checkpoint: Mapping[str, Any]
     ) -> None:
-        """Take up pool and ledger where the checkpoint left them."""
+        """Restore the pool and the ledger from the checkpoint."""
         self.pool = ModelPool.from_plain(self.store, checkpoint["pool"])
         self.ledger = Ledger.from_totals(checkpoint["ledger"])
         known = state.standings.sites.keys()
@@ -232,14 +241,14 @@ class Engine:
             self.progress.note(f"not here yet: site {_listed(absent)}; the others go on")
 
     def _admit(self, state: RunState, number: int, found: Sequence[SiteFacts]) -> None:
-        """Take in the sites that came; who cannot take part may be asked again later."""
+        """Admit the sites that came. Those that cannot take part may be asked again later."""
         for site in sorted(self._arrivals.admit(found, state, self.pool, number)):
             self.carrier.leave_out(site)
 
     # --- one round --------------------------------------------------------------------------------
 
     def _round(self, number: int, state: RunState) -> tuple[Row, Row]:
-        """Run a round; return its rows of `metrics.jsonl` and of `sites.jsonl`."""
+        """Run a round; return its rows for `metrics.jsonl` and `sites.jsonl`."""
         began = time.monotonic()
         seconds: dict[str, float] = {}
         self._admit(state, number, self.carrier.newcomers())
@@ -331,16 +340,16 @@ class Engine:
     def _timed(
         self, tasks: Sequence[Task], skipped: dict[int, str], seconds: dict[str, float]
     ) -> list[Reply]:
-        """Run a phase, and add to the seconds of its kind."""
+        """Run a phase, and add its duration to the seconds of its kind."""
         began = time.monotonic()
         replies = (self._summed or self.phases).run(tasks, skipped)
-        if tasks:  # a round may have nothing to tell or to ask
+        if tasks:  # a method may yield a phase without tasks
             kind = " and ".join(sorted({task.action for task in tasks}))
             seconds[kind] = seconds.get(kind, 0.0) + time.monotonic() - began
         return replies
 
     def _cohort(self, number: int, sites: Sequence[int]) -> frozenset[int]:
-        """Draw ceil(tau K) sites; the warm-up is everybody's."""
+        """Return the cohort: ceil(tau K) sites drawn at random, in the warm-up all sites."""
         if number == 0:
             return frozenset(sites)
         share = self.experiment.rounds.sample_rate * len(sites)
@@ -360,7 +369,7 @@ class Engine:
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
         self._checkpoint.save(state, self.pool, self.ledger)
-        # Only now: what the saved records name must never be gone.
+        # Only after the records are saved: what saved records name must never be missing.
         self.pool.keep(needs, more_come=True)
         if self._summed:
             self._summed.forget(state.round + 1)
@@ -387,7 +396,7 @@ class Engine:
         }
         privacy = self.experiment.privacy
         delta = privacy.delta
-        if privacy.epsilon:  # every site's, also where sums alone are known
+        if privacy.epsilon:  # it holds for every site, also where only sums are known
             summary[EPSILON] = privacy.epsilon
             of = summary["epsilon_of"] = state.standings.epsilon_of
             self.progress.note(f"epsilon of {of} at delta = {delta:g}: {privacy.epsilon:g}")
@@ -407,7 +416,7 @@ SIMULATED_KEYS_NOTE = (
     "The keys follow from the seed: this is a simulation, and whoever knows the seed can look "
     "behind the masks."
 )
-"""Said when a run starts."""
+"""Notes that are printed when a run starts."""
 
 
 def _unused_images_note(experiment: Experiment) -> str:

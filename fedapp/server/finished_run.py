@@ -1,4 +1,4 @@
-"""A run that is over, or stands between two rounds, as its folder tells it."""
+"""Reads the folder of a run that has ended, or that stopped between two rounds."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedapp.server.run_state import RunState, state_of
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run as its folder tells it: config.yaml, checkpoint.json and pool/ are enough."""
+    """A run, read from config.yaml, checkpoint.json and pool/ in its folder."""
 
     path: Path
     experiment: Experiment
@@ -25,12 +25,16 @@ class FinishedRun:
 
     @property
     def facts(self) -> dict[int, SiteFacts]:
-        """What each site whose model is here said of itself, by number."""
+        """The facts that each site reported of itself, by its number."""
         return {k: standing.facts for k, standing in self.state.standings.sites.items()}
 
 
 def finished_run(path: Path) -> FinishedRun:
-    """Read a run's folder. Raises RunError where there is none, ConfigError as presets do."""
+    """Read the folder of a run.
+
+    Raises RunError where no round was completed or a file is damaged, and ConfigError where the
+    settings are not valid in this version.
+    """
     checkpoint = RunFolder(path).load_checkpoint()
     if checkpoint is None:
         raise RunError(

@@ -1,4 +1,4 @@
-"""A round's row of `sites.jsonl`: what each site that answered said of itself, in counts."""
+"""The row of a round in `sites.jsonl`: what each site that answered reported of itself."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,14 +11,14 @@ Row = dict[str, Any]
 
 
 def sites_row(number: int, replies: Sequence[Reply], seconds: Mapping[str, float]) -> Row:
-    """Return the row of round `number`; its size goes by the sites that answered.
+    """Return the row of round `number`, which has an entry for each site that answered.
 
-    replies: of all phases, in their order: what a site says twice counts as said last. seconds: of
-    each kind of phase, and of the server itself.
+    replies: of all phases, in their order; where a site reports something twice, the last report
+    counts. seconds: by kind of phase, and of the server itself.
 
-    Of a site: `[right, of]` of each evaluation by its name, `val_balanced_accuracy` and
-    `test_balanced_accuracy`, `learned`, `loss`, `helpers` as `[site, relation]`, `pseudo` as
-    `protocol.PseudoLabels`, `memory_lost`; each where it was said.
+    The entry of a site has the following, where the site reported it: `[right, of]` of each
+    evaluation by its name, `val_balanced_accuracy`, `test_balanced_accuracy`, `learned`, `loss`,
+    `helpers` as `[site, relation]`, `pseudo` like `protocol.PseudoLabels`, and `memory_lost`.
     """
     sites: dict[str, Row] = {}
     for reply in replies:

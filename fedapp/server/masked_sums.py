@@ -1,9 +1,9 @@
-"""Masked sums at the server: one task for all sites becomes five steps, and one answer: the sum.
+"""Masked sums (secure aggregation) at the server: the method sees sums over sites, and no answer.
 
-A method of such a run has one site, `ALL_SITES`, and a cohort that is one, `COHORT`. What it asks
-of these is asked of every site that they stand for, in the steps of docs/MASKED_SUMS.md; what comes
-back is the sum of what all said. What was opened is written down: a run that is resumed does not
-ask for it again, since no site would open it for others.
+In such a run the method sees one site, `ALL_SITES`, and a cohort of one site, `COHORT`. A task for
+one of these is given to every site for which it stands, in the five steps of docs/MASKED_SUMS.md,
+and the method gets the sum of their answers as one reply. A sum that was opened is written to disk.
+A resumed run reads it there, because the sites would not open it a second time.
 """
 
 import logging
@@ -66,10 +66,11 @@ Signed = TypeVar("Signed", Announcement, Confirmation)
 
 @dataclass(frozen=True)
 class Opening:
-    """All that is needed to open a sum: written down before anybody is asked to.
+    """All that is needed to open a sum. It is written to disk before any site is asked to confirm.
 
-    attempt: at the sum. members, survivors: sites. private: of the survivors, digest of what each
-    keeps to itself.
+    attempt: number of the attempt at the sum. members: the sites that share secrets for it.
+    survivors: those of them whose numbers are in the sum. announcements, sealed: what the members
+    sent in the first two steps. private: of each survivor, the digest of what it keeps to itself.
     """
 
     attempt: int
@@ -82,10 +83,11 @@ class Opening:
 
 @dataclass(frozen=True)
 class Attempts:
-    """How far the attempts at a sum are: written down before an attempt is asked for.
+    """The attempts at a sum so far. It is written to disk before a new attempt is begun.
 
-    attempt: the newest; 0: none. announced: each site's newest announcement. It proves to those who
-    added their numbers to an earlier attempt that nobody can open that one any more.
+    attempt: number of the newest attempt; 0: none. announced: each site's newest announcement.
+    These prove to sites that added their numbers to an earlier attempt that nobody can open that
+    one any more.
     """
 
     attempt: int = 0
@@ -93,24 +95,25 @@ class Attempts:
 
 
 class TooFewSites(ProtocolError):
-    """An attempt at a sum failed before anybody was asked to confirm it: another may be begun."""
+    """An attempt failed before any site was asked to confirm it, so another one may be begun."""
 
 
 MAX_REPEATS = 1
-"""How often all sites are asked again, in a round, for a sum whose attempts failed. A run that ends
-for want of it is resumed with further attempts."""
+"""How often, for one sum, all sites are asked again after its attempts have failed. If a run ends
+because of this limit, it can be resumed, and then makes further attempts."""
 _OPENING, _BEGUN = TypeAdapter(Opening), TypeAdapter(Attempts)
 
 
 @dataclass
 class SummedPhases:
-    """In the place of `Phases` where sums are masked.
+    """Takes the place of `Phases` where sums are masked.
 
-    phases: those to the sites. run_name, identity, experiment: the run's, and the digest of its
-    settings, which all keys are bound to. agreed: fingerprints of the members' keys. least: members
-    of a sum at least. root: folder of what was opened.
-    facts: what is known of all sites, and of the cohort, from the newest sum of each; it is shared
-    with the round. cohort: of the round.
+    phases: sends the steps to the sites. run_name, identity, experiment: name and identity of the
+    run, and the digest of its settings, to which all keys are bound; empty in a simulation. agreed:
+    fingerprints of the sites' keys. least: the smallest number of members of a sum. like: facts of
+    one site, for what is equal at all. root: folder of the sums that were opened. facts: what is
+    known of all sites and of the cohort, from the newest sum of each; the round shares this
+    mapping. cohort: the sites of the round's cohort.
     """
 
     phases: Phases
@@ -133,9 +136,10 @@ class SummedPhases:
             self.phases.pool.join(site)
 
     def run(self, tasks: Sequence[Task], skipped: dict[int, str]) -> list[Reply]:
-        """Ask all sites that the task's site stands for; return the sum as one site's reply.
+        """Return the sum over the sites for which a task's site stands, as that site's reply.
 
-        Nothing where it cannot be opened; skipped then says why, under that site.
+        A task whose sum cannot be opened has no reply. `skipped` then gets the reason, for the site
+        of the task.
         """
         replies = []
         for task in tasks:
@@ -149,7 +153,7 @@ class SummedPhases:
     def check_turnout(
         self, tasks: Sequence[Task], replies: Collection[int], failed: Mapping[int, str]
     ) -> None:
-        """Check that every sum could be opened that the method needs. Raises RunError."""
+        """Raise RunError where a sum that the method needs could not be opened."""
         optional = self.phases.experiment.method.optional
         for task in tasks:
             if task.site not in replies and task.action not in optional:
@@ -159,7 +163,7 @@ class SummedPhases:
                 )
 
     def forget(self, before: int) -> None:
-        """Remove what was opened in rounds before this one: their checkpoint is written."""
+        """Remove the sums of rounds before this one, whose checkpoint has been written."""
         for path in self.root.glob("*-*") if self.root.exists() else ():
             if int(path.name.split("-")[0]) < before:
                 path.unlink()
@@ -168,14 +172,15 @@ class SummedPhases:
 
     def _summed(self, task: Task, skipped: dict[int, str]) -> Reply:
         number = self._next_number(task.round)
-        said = self.phases.experiment
-        classes, finds = len(self.like.classes), bool(said.data.findings)
-        scored = said.rounds.pooled_auroc
-        layout = Layout.of(said.method, task, self.phases.schemas, classes, finds, scored)
+        settings = self.phases.experiment
+        classes, finds = len(self.like.classes), bool(settings.data.findings)
+        scored = settings.rounds.pooled_auroc
+        layout = Layout.of(settings.method, task, self.phases.schemas, classes, finds, scored)
         place = self.root / f"{task.round}-{number}"
         found = self._read(place)
         if found is None:
-            # From here on sites may have confirmed, which is final: no other attempt is begun.
+            # Once an attempt is closed, sites may have confirmed it. A site confirms only one
+            # attempt at a sum, so no other attempt may be begun.
             closed = self._read(place.with_suffix(".closed"))
             if closed is None:
                 closed = self._closed(task, number, layout, skipped)
@@ -194,10 +199,10 @@ class SummedPhases:
     def _closed(
         self, task: Task, number: int, layout: Layout, skipped: dict[int, str]
     ) -> tuple[Words, Opening]:
-        """Make attempts until one has all numbers; return the masked sum, and how it can be opened.
+        """Make attempts until one succeeds; return the masked sum, and what is needed to open it.
 
-        Who fails is left out of the next attempt; where too few are left, all are asked again, and
-        no more than `MAX_REPEATS` times. Raises ProtocolError.
+        A site that fails is left out of the next attempt. Where too few sites are left, all are
+        asked again, at most `MAX_REPEATS` times. Raises ProtocolError.
         """
         every = sorted(self.phases.here if task.site == ALL_SITES else self.cohort)
         self._enough(every, every, "are here")
@@ -217,7 +222,7 @@ class SummedPhases:
                     left, repeats = every, repeats + 1
                 self.phases.progress.note(f"round {task.round}: {error}: it is tried once more")
                 asked = left
-            else:  # who failed at first may be there now
+            else:  # a site that failed in an earlier attempt may have survived this one
                 there = opening.survivors
                 skipped |= {k: why for k, why in (reasons | failed).items() if k not in there}
                 return total, opening
@@ -231,9 +236,11 @@ class SummedPhases:
         asked: Sequence[int],
         skipped: dict[int, str],
     ) -> tuple[Words, Opening]:
-        """Go through an attempt's steps with these sites, to where its numbers are added.
+        """Make one attempt, up to the step that adds the numbers.
 
-        Raises TooFewSites where another attempt may do better.
+        every: all sites that the sum should be of. asked: those that take part in this attempt.
+        skipped: the reasons of sites that fail are added to it. Raises TooFewSites where another
+        attempt may succeed.
         """
         before = self._begun(task, number)
         self._begin(task, number, replace(before, attempt=before.attempt + 1))
@@ -253,10 +260,11 @@ class SummedPhases:
         used = tuple(announcements[k] for k in members)
         shared = self._stage(task, self._linked(context, "share", used), skipped)
         self._enough(tuple(shared), every, "shared their secrets")
-        if set(shared) != set(members):  # the others have shared theirs with those who did not
+        # The others have already shared their secrets with a member that failed: begin anew.
+        if set(shared) != set(members):
             raise TooFewSites(f"{len(shared)} of {len(members)} sites shared their secrets")
         sealed = tuple(box for of in shared.values() for box in of.sealed)
-        # Whoever added to an earlier attempt wants to see that it is over.
+        # A site that added numbers to an earlier attempt demands proof that that one is dead.
         steps = self._linked(context, "add", used, before.announced and newest.values())
         total, private = self._added(task, steps, layout, skipped)
         survivors = tuple(sorted(private))
@@ -270,7 +278,10 @@ class SummedPhases:
         check: Callable[[Signed, Mapping[int, str]], None],
         skipped: dict[int, str],
     ) -> bool:
-        """Whether what a site signed is good; else it alone is left out, and it is said why."""
+        """Return whether a signed announcement or confirmation is valid.
+
+        If it is not, the site is left out, and the reason is noted in `skipped` and printed.
+        """
         try:
             if one.site != site:
                 raise ProtocolError(f"signed as site {one.site}")
@@ -288,9 +299,10 @@ class SummedPhases:
         announcements: Sequence[Announcement],
         newest: Collection[Announcement] = (),
     ) -> dict[int, SumStep]:
-        """Return a step for every member, with the keys of its neighbours.
+        """Return the step for every member, with the announcements of its neighbours.
 
-        announcements: of all members, ascending. newest: of all sites in all attempts at this sum.
+        announcements: of all members, sorted by site. newest: the newest announcements of all sites
+        in all attempts at this sum; empty: no proof about earlier attempts is needed.
         """
         by_site = {one.site: one for one in announcements}
         members, announced = tuple(by_site), announcements_digest(context, announcements)
@@ -306,7 +318,7 @@ class SummedPhases:
     def _added(
         self, task: Task, steps: Mapping[int, SumStep], layout: Layout, skipped: dict[int, str]
     ) -> tuple[Words, dict[int, str]]:
-        """Return the sum of the masked numbers, and what each survivor keeps to itself."""
+        """Return the sum of the masked numbers, and by survivor what it keeps to itself."""
         phases, pool = self.phases, self.phases.pool
         before, schema = phases.schemas, {WORDS: ((layout.size,), torch.int64)}
         phases.schemas = {**before, MASKED: schema}
@@ -331,7 +343,7 @@ class SummedPhases:
     def _opened(
         self, task: Task, number: int, total: Words, opening: Opening, skipped: dict[int, str]
     ) -> Words:
-        """Have the survivors confirm and open the sum, and return it."""
+        """Let the survivors confirm and open the sum; return the unmasked sum."""
         context = self._context(task, number, opening.attempt)
         members, survivors = opening.members, opening.survivors
         announcements = {one.site: one for one in opening.announcements}
@@ -368,7 +380,7 @@ class SummedPhases:
     def _stage(
         self, task: Task, steps: Mapping[int, SumStep], skipped: dict[int, str]
     ) -> dict[int, SumAnswer]:
-        """Ask for a step that is no work on the images; return the answers by site."""
+        """Send a step that needs no work on images; return the answers by site."""
         tasks = [self._of_site(task, k, step, {}) for k, step in steps.items()]
         failed: dict[int, str] = {}
         replies = self.phases.run(tasks, failed)
@@ -378,12 +390,12 @@ class SummedPhases:
     def _of_site(
         self, task: Task, site: int, step: SumStep, models: Mapping[str, tuple[ModelRef, ...]]
     ) -> Task:
-        """Return a site's task: its model and what it keeps to itself are its own."""
+        """Return the task of one site, with its own model and what it keeps to itself."""
         own, private = self.phases.pool.latest(site), self.phases.state.private.get(site, "")
         return replace(task, site=site, own=own, models=models, private=private, sum=step)
 
     def _enough(self, found: Sequence[int], of: Sequence[int], what: str) -> None:
-        """Check that sites suffice to go on. Raises TooFewSites."""
+        """Raise TooFewSites where too few of the sites are left. what: what they did."""
         least = self._least(len(of))
         if len(found) < least:
             raise TooFewSites(
@@ -392,7 +404,7 @@ class SummedPhases:
             )
 
     def _least(self, sites: int) -> int:
-        """Return how many of so many sites must be left."""
+        """Return how many of `sites` sites must be left."""
         return max(self.least, quorum(sites))
 
     def _context(self, task: Task, number: int, attempt: int) -> SumContext:
@@ -402,7 +414,10 @@ class SummedPhases:
     # --- what came of it --------------------------------------------------------------------------
 
     def _reply(self, task: Task, added: Added) -> Reply:
-        """Return the sum as the reply of the site that stands for all. Raises ProtocolError."""
+        """Return the sum as the reply of the site that stands for all, and store its contents.
+
+        Raises ProtocolError where the method refuses the sum.
+        """
         phases, site = self.phases, task.site
         facts = self.facts[site] = facts_of(self.like, site, added)
         blobs = {
@@ -430,7 +445,7 @@ class SummedPhases:
     # --- written down -----------------------------------------------------------------------------
 
     def _read(self, place: Path) -> tuple[Words, Opening] | None:
-        """Return a sum that was opened before the run was cut; None: there is none."""
+        """Return a sum that was written before the run was interrupted; None: there is none."""
         if not place.exists():
             return None
         try:
@@ -464,11 +479,11 @@ class SummedPhases:
 
 
 _BY_SITE = (STEPS, IMAGES)
-"""Metrics that are shown as a mean over sites."""
+"""Metrics of which the mean over sites is reported, not the sum."""
 
 
 def as_single_site(facts: SiteFacts) -> SiteFacts:
-    """Return facts of all sites as those of one that people can read of."""
+    """Return the facts of all sites as those of a site with a name that reports can show."""
     return replace(facts, site=0, name="all-sites")
 
 

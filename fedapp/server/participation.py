@@ -1,4 +1,4 @@
-"""Who takes part in a run: sites that are here when it starts, come late, or come back."""
+"""Which sites take part in a run: those present at its start, late ones, and returning ones."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +14,11 @@ from fedapp.server.standings import Standing
 
 @dataclass
 class Arrivals:
-    """kind: of data that the run's sites have. say: tells the person; here it says nothing twice.
+    """Admits sites to a run.
 
-    here: the sites that tasks can be sent to. waiting: those that wait for the next round.
+    num_clients, data: settings of the run. kind: the kind of data that all its sites have. say:
+    prints a line for the user; a reason for refusing a site is printed once. here: the sites to
+    which tasks can be sent. waiting: facts of sites to be admitted before the next round.
     """
 
     num_clients: int
@@ -30,10 +32,10 @@ class Arrivals:
     def admit(
         self, found: Iterable[SiteFacts], state: RunState, pool: ModelPool, number: int
     ) -> set[int]:
-        """Take in those who came since the last round; return those who cannot take part.
+        """Admit the sites that came since the last round; return those that cannot take part.
 
-        number: of the round that begins. A new site gets w_0 or, where it is a peer from an earlier
-        run, goes on from its model. One that was known must have the data that it had.
+        number: of the round that begins. A new site gets w_0, and an entry in the state. A site
+        that is known already must have the same data as before.
         """
         came, self.waiting = [*self.waiting, *found], ()
         taken = set()
@@ -56,14 +58,14 @@ class Arrivals:
         return {facts.site for facts in came} - taken
 
     def _say_once(self, text: str) -> None:
-        short = one_line(text)  # a site's own classes may be in it, others in every round
+        short = one_line(text)  # it may quote thousands of class names, in each round other ones
         if short not in self._said:
             self._said.add(short)
             self.say(short)
 
 
 def _stranger(state: RunState, facts: SiteFacts) -> str:
-    """Return why facts that bear a known number are not that site's; empty where they are."""
+    """Return why facts with the number of a known site are not that site's; empty: they are."""
     if (standing := state.standings.sites.get(facts.site)) is not None:
         if standing.facts == facts:
             return ""

@@ -1,4 +1,4 @@
-"""A phase of a round: tasks out, answers in, each checked before the pool or anybody believes it.
+"""A phase of a round: sends tasks to sites, and checks each answer before anything uses it.
 
 Drivers (loopback, Flower) only carry messages: they implement `Carrier`.
 """
@@ -48,34 +48,36 @@ class Carrier(Protocol):
     """Carries messages to the sites and back."""
 
     def introduce(self) -> Sequence[SiteFacts]:
-        """Ask every node who it is; return the sites there are."""
+        """Ask every node for its sites, and return the facts of all of them."""
 
     def newcomers(self) -> Sequence[SiteFacts]:
-        """Return the sites that came, or came back, since the last call; never wait for any."""
+        """Return the sites that came, or came back, since the last call, without waiting."""
 
     def leave_out(self, site: int) -> None:
-        """Take note that a site found cannot take part; it may be asked again later."""
+        """Note that a site cannot take part; the carrier may ask it again later."""
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterable[tuple[int, Incoming]]:
-        """Send the tasks with their contents; yield answers as they come, each with who was asked.
+        """Send tasks with their contents; yield the answers as they come, each with its site.
 
-        Ends when every task is answered or `deadline_s` seconds are over; silent sites are absent.
+        It ends when every task is answered or `deadline_s` seconds are over. For a silent site
+        nothing is yielded. fetch: returns the bytes of a content by its digest.
         """
 
 
 class LocalServerSite(Protocol):
-    """The server's own site, where it holds labelled images: asked as any site, but not by message.
+    """The server's own site, where the server holds labelled images.
 
-    What it reads and sends costs no traffic. It works on the server's pool.
+    It gets tasks like any site, but in this process: it works on the server's pool and causes no
+    traffic.
     """
 
     def facts(self) -> SiteFacts:
-        """Return what there is to learn from."""
+        """Return the facts of the server's own data."""
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
-        """Do a task of `SERVER_SITE`."""
+        """Return the answer to a task of `SERVER_SITE`."""
 
 
 NOT_CONNECTED = "not sent: the site is not here"
@@ -83,10 +85,10 @@ NOT_CONNECTED = "not sent: the site is not here"
 
 @dataclass
 class Phases:
-    """What all phases of a run share.
+    """Runs the phases of a run.
 
-    here: the sites that tasks can be sent to. schemas: of what sites share, by role. going_on:
-    says what a person does to take the run up again.
+    schemas: names, shapes and dtypes of what sites share, by role. here: the sites to which tasks
+    can be sent. going_on: returns what the user must do to continue the run after an error.
     """
 
     experiment: Experiment
@@ -101,12 +103,13 @@ class Phases:
     here: AbstractSet[int]
     going_on: Callable[[], str]
     server_learned: bool = field(default=False, init=False)
-    """Whether the server itself was given a task."""
+    """Whether the server's own site was given a task."""
 
     def run(self, tasks: Sequence[Task], skipped: dict[int, str]) -> list[Reply]:
-        """Send tasks, take answers; a site that lacks contents is sent them once more.
+        """Send tasks and return the valid replies, in the order of the sites.
 
-        Returns the replies in site order. skipped: takes in why others have none, by site.
+        A site that lacks contents of its task is sent the task once more, with these contents.
+        skipped: the reasons of all other sites are added to it, by site.
         """
         by_site = {task.site: task for task in tasks}
         if len(by_site) != len(tasks):
@@ -118,7 +121,8 @@ class Phases:
         if ours is not None:
             self._learn(ours, phase)
         outbox = [self._outgoing(t, self.state.held[t.site]) for t in tasks if t.site in self.here]
-        deadline = time.monotonic() + self.experiment.rounds.deadline_s  # the sites' time alone
+        # The deadline begins here: what the server's own site took is no time of the others.
+        deadline = time.monotonic() + self.experiment.rounds.deadline_s
         while outbox:
             outbox = self._wave(outbox, phase, deadline)
         self._close(phase)
@@ -128,7 +132,7 @@ class Phases:
         return replies
 
     def _learn(self, task: Task, phase: "_Phase") -> None:
-        """Have the server's own site do its task. Raises RunError where it fails."""
+        """Let the server's own site do its task. Raises RunError where it fails."""
         if self.local_site is None:
             raise RunError(
                 f"method {self.experiment.method.name} has the server learn, and it holds no "
@@ -141,7 +145,7 @@ class Phases:
             raise RunError(f"round {self.state.round}: the server's own training failed: {reason}")
 
     def _wave(self, outbox: Sequence[Outgoing], phase: "_Phase", deadline: float) -> list[Outgoing]:
-        """Send what can be sent, take the answers; return what must be sent once more."""
+        """Send tasks and handle the answers; return what must be sent a second time."""
         again: list[Outgoing] = []
         unsent: set[int] = set()
         left = max(deadline - time.monotonic(), 0.0)
@@ -167,7 +171,7 @@ class Phases:
         return again
 
     def _take(self, task: Task, incoming: Incoming, phase: "_Phase") -> Outgoing | None:
-        """Take an answer in; return what its site must be sent first, where it lacks contents."""
+        """Handle an answer; return what to send to its site where the site lacks contents."""
         answer = incoming.answer
         try:
             if isinstance(answer, Missing) and task.site not in phase.healed:
@@ -178,7 +182,7 @@ class Phases:
             phase.failed[task.site] = str(error)
         else:
             phase.replies[task.site] = reply
-            if task.sum is None or task.sum.stage == "add":  # the others are about no contents
+            if task.sum is None or task.sum.stage == "add":  # other steps concern no contents
                 self.state.held[task.site] = list(reply.held)
             if reply.metrics.get(MEMORY_LOST):
                 called = self._facts(task.site).display_name
@@ -186,7 +190,7 @@ class Phases:
         return None
 
     def _close(self, phase: "_Phase") -> None:
-        """Note down the sites that were silent; say who is skipped and why."""
+        """Add the silent sites to those that failed, and print who is skipped and why."""
         for site in phase.tasks.keys() - phase.replies.keys() - phase.failed.keys():
             phase.failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
         for site, reason in sorted(phase.failed.items()):
@@ -196,9 +200,10 @@ class Phases:
     def check_turnout(
         self, tasks: Sequence[Task], replies: Collection[int], failed: Mapping[int, str]
     ) -> None:
-        """Check that enough sites answered, of those that train and of the others.
+        """Check that enough sites answered, by action (such as "train").
 
-        Raises RunError where they are fewer than `rounds.min_reply_share`.
+        replies: the sites that answered. failed: reasons by site. Raises RunError where the share
+        of sites that answered is below `rounds.min_reply_share`.
         """
         share = self.experiment.rounds.min_reply_share
         for action in sorted({task.action for task in tasks} - self.experiment.method.optional):
@@ -217,9 +222,10 @@ class Phases:
                 )
 
     def _sent_to(self, lost: Sequence[Task]) -> str:
-        """Say whose uploads are newest in what these sites were sent, which made them diverge.
+        """Return a text that names the newest uploads in what these sites were sent.
 
-        Empty where nothing of another site is in it.
+        lost: tasks whose sites diverged (their networks answer NaN), for which these uploads may be
+        the cause. Empty where the tasks held nothing of another site.
         """
         sent = {ref for t in lost for ref in t.refs() if ref.site != t.site and ref.version}
         named: dict[int, float] = {}
@@ -240,7 +246,7 @@ class Phases:
         )
 
     def _newest(self, sent: Collection[ModelRef]) -> set[int]:
-        """Return the sites of which the newest of these models are."""
+        """Return the sites of the newest among these models."""
         records = self.pool.contents
         rounds = {
             r.site: records[r.site, r.role].round for r in sent if (r.site, r.role) in records
@@ -248,7 +254,7 @@ class Phases:
         return {site for site, when in rounds.items() if when == max(rounds.values())}
 
     def _outgoing(self, task: Task, held: Collection[str]) -> Outgoing:
-        """Attach what the site does not hold; w_0 it makes itself."""
+        """Return the task with the contents that the site lacks. It makes w_0 itself."""
         w_0 = self.pool.initial.digest
         attach = tuple(r.digest for r in task.refs() if r.digest not in held and r.digest != w_0)
         return Outgoing(task, encode(task), attach)
@@ -256,9 +262,9 @@ class Phases:
     def _sizes(
         self, outbox: Sequence[Outgoing], failed: dict[int, str]
     ) -> dict[int, dict[str, int]]:
-        """Return the bytes of each content, by digest, for each site that can be sent its task.
+        """Return the size of each attached content, by digest, for each site.
 
-        A task whose content the pool lacks fails its site.
+        A site is left out, and its failure noted, where the pool has lost a content of its task.
         """
         sizes = {}
         for outgoing in outbox:
@@ -275,7 +281,8 @@ class Phases:
         log.info("site %d lacks %d models; sending them", task.site, len(missing.digests))
         return Outgoing(task, encode(task), tuple(dict.fromkeys(missing.digests)))
 
-    # The ledger goes by the round under way: the warm-up of a site that comes late is of round 0.
+    # Traffic is counted in the round that is going on, which need not be that of the task: the
+    # warm-up of a late site is a task of round 0.
     def _count_down(self, outgoing: Outgoing, sizes: Mapping[str, int]) -> None:
         task, number = outgoing.task, self.state.round
         self.ledger.add(number, task.site, "down", _kind(task, MESSAGE), 0, len(outgoing.head))
@@ -287,12 +294,16 @@ class Phases:
         kind, answer, number = _kind(task, MESSAGE), incoming.answer, self.state.round
         self.ledger.add(number, task.site, "up", kind, 0, incoming.head_bytes)
         uploads = answer.uploads(task.own.digest) if isinstance(answer, Reply) else {}
-        roles = {digest: role for role, digest in reversed(uploads.items())}  # once: as the model
+        # A content of two roles is counted once, as the model if one of them is that.
+        roles = {digest: role for role, digest in reversed(uploads.items())}
         for digest, blob in incoming.payloads.items():
             self.ledger.add(number, task.site, "up", roles.get(digest, MODEL), 1, len(blob))
 
     def accept(self, task: Task, incoming: Incoming) -> Reply:
-        """Check a reply and take its upload into the pool. Raises ProtocolError."""
+        """Check an answer, store its uploads in the pool, and return it as a reply.
+
+        Raises ProtocolError where the answer is refused; the pool is then unchanged.
+        """
         reply = incoming.answer
         if isinstance(reply, Refusal):
             raise ProtocolError(f"the site refused: {reply.reason}")
@@ -311,13 +322,13 @@ class Phases:
             payload, model = incoming.payloads[digest], contents.get(MODEL)
             contents[role] = self._content(task, reply, role, payload, model)
         arrived = {role: content.arrived for role, content in contents.items()}
-        if task.sum is None:  # else only the sum can be judged (`server.masked_sums`)
+        if task.sum is None:  # otherwise only the sum can be checked (`server.masked_sums`)
             self.experiment.method.check_contents(task, reply, arrived, facts)
-        # The pool refuses one that is wrong; of several, those before it must not count either.
+        # The pool refuses a wrong content. Of several, those before it must not be stored either.
         if len(contents) > 1 and any(digest_of(c.blob) != named[r] for r, c in contents.items()):
             raise ProtocolError("one of its uploads is not the content it names")
         for role, content in contents.items():
-            # Known as read only after the pool has compared name and content.
+            # Cached as parsed only after the pool has compared digest and content.
             self.pool.upload(task.site, named[role], content.blob, self.state.round, role)
             PARSED_MODELS.put(
                 named[role], content.arrived.whole, self.schemas[role], self.experiment.transport
@@ -331,7 +342,10 @@ class Phases:
     def _content(
         self, task: Task, reply: Reply, role: str, blob: bytes, model: "_Content | None"
     ) -> "_Content":
-        """Check an upload; where a part came, put it together. model: the site's new one."""
+        """Check an upload, and complete it where only a part of it was sent.
+
+        model: the new model of the same reply, to which the part of another role may belong.
+        """
         owner, transport = f"site {task.site}'s upload", self.experiment.transport
         schema, part = self.schemas[role], reply.parts.get(role)
         if part is None:
@@ -344,7 +358,7 @@ class Phases:
         try:
             of_model = model is not None and part.base == reply.model
             base = model.blob if model and of_model else self.pool.get(part.base)
-        except StoreError as error:  # the site may hold what the pool lost
+        except StoreError as error:  # the pool lost a content that the site may still have
             raise ProtocolError(
                 f"the server lost the model its part belongs to: {error}"
             ) from error
@@ -354,7 +368,7 @@ class Phases:
         return _Content(made, arrived, max(len(made) - len(blob), 0))
 
     def _before(self, site: int, role: str) -> Params | None:
-        """Return the site's last content of a role; None where it has none, or the disk lost it."""
+        """Return a site's last content of a role; None where there is none, or it was lost."""
         record = self.pool.contents.get((site, role))
         if record is None:
             return None
@@ -375,7 +389,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class _Content:
-    """A new content: its bytes, what arrived, and how many bytes of it did not have to."""
+    """A new content: its bytes, what arrived, and how many bytes did not have to be sent."""
 
     blob: bytes
     arrived: Arrived
@@ -384,7 +398,10 @@ class _Content:
 
 @dataclass
 class _Phase:
-    """By site: the tasks of a phase, and what became of each: a reply, or why there is none."""
+    """The tasks of a phase by site, and what became of each: a reply, or the reason of a failure.
+
+    healed: the sites that were sent missing contents; that is done once.
+    """
 
     tasks: Mapping[int, Task]
     failed: dict[int, str]
@@ -393,11 +410,11 @@ class _Phase:
 
     @property
     def done(self) -> int:
-        """How many sites are done with."""
+        """Number of sites that answered or failed."""
         return len(self.replies) + len(self.failed)
 
     def awaits(self, site: int) -> Task | None:
-        """Return the task that a site's answer belongs to; None where nobody waits for it."""
+        """Return the task to which a site's answer belongs; None: no answer is expected."""
         return None if site in self.replies or site in self.failed else self.tasks.get(site)
 
 

@@ -1,4 +1,7 @@
-"""The model pool: every site's latest contents, and the update records that say who has changed."""
+"""The model pool: the latest contents of every site, with a record of each one's last change.
+
+A content is what a site uploads in one role: its model (`MODEL`), or for example its prototypes.
+"""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -17,14 +20,15 @@ from fedapp.protocol.store import ModelStore
 log = logging.getLogger(__name__)
 
 RULE_MEMORY_SITE = -3
-"""Stands for the site of what the averaging rule remembers, by the role that it averages."""
+"""Site number under which the pool keeps the tensors that the averaging rule remembers."""
 
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """A site's latest content of a role.
+    """Record of a site's latest content of one role.
 
-    version: counts changes of content; of a model 0 is w_0. round: of upload.
+    version: how often the content has changed; version 0 of a model is w_0, the initial one.
+    digest: SHA-256 of the content. round: the round of the upload.
     """
 
     version: int
@@ -37,11 +41,12 @@ Records = Mapping[tuple[int, str], UpdateRecord]
 
 
 class ModelPool:
-    """Update records over a store.
+    """The update records, and the store that holds the contents.
 
-    The record of `INITIAL_SITE` is w_0. After a change, bring the contents to the disk (`settle`),
-    save the records (`to_plain`) and then collect garbage (`keep`): in any other order, a crash in
-    between would leave saved records whose contents are gone.
+    The record of `INITIAL_SITE` is w_0, the initial model. After a change, first write the contents
+    to the disk (`settle`), then save the records (`to_plain`), and only then remove old contents
+    (`keep`). In any other order, a crash in between could leave saved records whose contents are
+    gone.
     """
 
     def __init__(
@@ -55,48 +60,55 @@ class ModelPool:
 
     @property
     def contents(self) -> Records:
-        """The record of every content."""
+        """All records."""
         return self._records
 
     @property
     def initial(self) -> ModelRef:
-        """w_0."""
+        """The initial model, w_0."""
         return self.latest(INITIAL_SITE)
 
     def start(self, sites: Sequence[int], blob: bytes) -> ModelRef:
-        """Give every site, and the server, w_0 as model, version 0, round 0; return w_0."""
+        """Make w_0 the model of every site and of the server: version 0, round 0. Return w_0.
+
+        blob: the bytes of w_0.
+        """
         digest = self.store.put(blob, durable=True)
         everybody = (SERVER_SITE, INITIAL_SITE, *sites)
         self._records = {(site, MODEL): UpdateRecord(0, digest, 0) for site in everybody}
         return self.initial
 
     def join(self, site: int) -> ModelRef:
-        """Give a new site w_0 as model, version 0; one with a model keeps it. Return its model."""
+        """Give a new site w_0 as its model, version 0, and return its model.
+
+        A site that has a model already keeps it.
+        """
         self._records.setdefault((site, MODEL), UpdateRecord(0, self.initial.digest, 0))
         return self.latest(site)
 
     def latest(self, site: int, role: str = MODEL) -> ModelRef:
         """Return the newest version of a site's content of this role.
 
-        Raises ProtocolError on an unknown site and on one that never sent such a content.
+        Raises ProtocolError where the site is unknown or never sent such a content.
         """
         record = self._record(site, role)
         return ModelRef(site, record.version, record.digest, role)
 
     def having(self, role: str) -> tuple[int, ...]:
-        """Return the sites that have a content of this role, ascending; all have a model."""
+        """Return the sites that have a content of this role, ascending. All have a model."""
         return tuple(sorted(site for site, of in self._records if of == role and site >= 0))
 
     def upload(self, site: int, named: str, blob: bytes, round: int, role: str = MODEL) -> ModelRef:
-        """Take in a site's content, `named` by its digest; one equal to its latest is no version.
+        """Store a site's upload, and return its newest version.
 
-        Raises ProtocolError on an unknown site and on another content than was named, StoreError
-        where the disk refuses: the record then stays as it was.
+        An upload that equals the site's latest content is no new version. named: the digest that
+        the site gave. Raises ProtocolError where the site is unknown or the content has another
+        digest, and StoreError where the disk refuses; the record then stays as it was.
         """
         self._record(site)
         record = self._records.get((site, role), UpdateRecord(0, "", 0))
         digest = self.store.put(blob, named=named)
-        if digest != named:  # it goes with the next `keep`
+        if digest != named:  # the next `keep` removes it from the store
             raise ProtocolError("its upload is not the content it names")
         self._unsettled.add(digest)
         if digest != record.digest:
@@ -104,7 +116,7 @@ class ModelPool:
         return self.latest(site, role)
 
     def made(self, blob: bytes, round: int, role: str = MODEL) -> ModelRef:
-        """Take in what the server made; it is the newest version of `SERVER_SITE`'s."""
+        """Store what the server has made, as the newest version of `SERVER_SITE`'s content."""
         digest = self.store.put(blob)
         self._unsettled.add(digest)
         version = self.common(role).version + 1
@@ -112,11 +124,11 @@ class ModelPool:
         return self.latest(SERVER_SITE, role)
 
     def forget(self, role: str) -> None:
-        """Drop the records of a role; the contents go with the next `keep`."""
+        """Drop the records of a role. The next `keep` removes the contents."""
         self._records = {whose: of for whose, of in self._records.items() if whose[1] != role}
 
     def remember(self, tensors: Params, round: int, role: str) -> None:
-        """Keep what the averaging rule remembers of a role, in place of what it did before."""
+        """Store the tensors that the averaging rule remembers for a role; replaces earlier ones."""
         if not tensors:
             self._records.pop(_remembered(role), None)
             return
@@ -126,17 +138,17 @@ class ModelPool:
         self._records[_remembered(role)] = UpdateRecord(before.version + 1, digest, round)
 
     def remembered(self, role: str) -> Params:
-        """Return what the averaging rule remembers of a role. Raises StoreError if it is lost."""
+        """Return the tensors that the averaging rule remembers for a role. Raises StoreError."""
         record = self._records.get(_remembered(role))
         return load(self.store.get(record.digest)) if record else {}
 
     def common(self, role: str = MODEL) -> ModelRef:
-        """Return the server's newest content of a role; its model until it has made one."""
+        """Return the server's newest content of a role; until there is one, its model."""
         known = (SERVER_SITE, role) in self._records
         return self.latest(SERVER_SITE, role if known else MODEL)
 
     def made_here(self) -> dict[str, tuple[ModelRef, ...]]:
-        """Return all that the server made, under the names that tasks have for it."""
+        """Return all contents that the server made, by their names in tasks."""
         roles = (role for site, role in self._records if site == SERVER_SITE)
         return {
             "server" if role == MODEL else role: (self.latest(SERVER_SITE, role),) for role in roles
@@ -152,14 +164,18 @@ class ModelPool:
         return self.store.get(digest)
 
     def settle(self, also: Collection[str] = ()) -> None:
-        """Bring to the disk, all at once, what is new of what `keep` keeps. Raises StoreError."""
+        """Write all new contents that `keep` will keep to the disk, at once. Raises StoreError.
+
+        also: digests to keep beside those of the records.
+        """
         self.store.sync(self._unsettled & self._named(also))
         self._unsettled.clear()
 
     def keep(self, also: Collection[str] = (), *, more_come: bool = False) -> None:
-        """Remove every content but w_0, every site's latest of each role and `also` (digests).
+        """Remove all contents except those of the records and of `also` (digests).
 
-        more_come: uploads that can be written over the files of what goes; not so at a run's end.
+        more_come: whether more uploads will come, for which the files of removed contents can be
+        reused; False at the end of a run.
         """
         PARSED_MODELS.keep_only(self.store, self._named(also), reuse=more_come)
 
@@ -167,9 +183,10 @@ class ModelPool:
         return {record.digest for record in self._records.values()} | set(also)
 
     def to_plain(self, records: Records | None = None) -> dict[str, list[Any]]:
-        """Return all records, or these, as JSON can hold them: site -> [version, digest, round].
+        """Return records in types that JSON has: site -> [version, digest, round].
 
-        Those of another role than the model have it behind the site, as in "3 prototypes".
+        records: which ones; None: all. The key of another role than the model has the role after
+        the site, as in "3 prototypes".
         """
         return {
             str(site) if role == MODEL else f"{site} {role}": [
@@ -184,9 +201,9 @@ class ModelPool:
 
     @classmethod
     def from_plain(cls, store: ModelStore, plain: Mapping[str, Sequence[Any]]) -> Self:
-        """Return the pool that `to_plain` wrote down.
+        """Return the pool from what `to_plain` returned.
 
-        Raises StoreError where a record is damaged.
+        Raises StoreError where a record is damaged. A missing content is only logged.
         """
         records = {}
         for whose, fields in plain.items():
@@ -200,7 +217,7 @@ class ModelPool:
                     f"update record of site {whose} is damaged ({fields!r}): restore the run "
                     "folder from a copy or start a new run"
                 ) from error
-            if not store.has(record.digest):  # its site still has it: only peers must wait
+            if not store.has(record.digest):  # the site has it still, but others cannot be sent it
                 log.warning("the pool lacks the content of site %s, version %d", whose, version)
         return cls(store, records)
 

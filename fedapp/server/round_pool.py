@@ -1,4 +1,4 @@
-"""What a method may ask of the model pool in one round (`methods.base.PoolView`)."""
+"""The model pool as a method sees it in one round (`methods.base.PoolView`)."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,13 +29,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RoundPool:
-    """The pool as a method sees it.
+    """The pool, with the averaging rule of the run.
 
-    schemas: of what sites share, by role. weights: those tensors of a model that are trained; the
-    others are statistics. rule: how models are averaged. remembered: what the rule remembers of
-    each site. moves: how far members moved so far (`changes.times`). Averages change both, and the
-    tensors that the pool keeps for the rule. left_out: told of each site that an average was made
-    without, and how many times as far as usual it had moved.
+    schemas: names, shapes and dtypes of what sites share, by role. weights: names of the tensors
+    that are trained; the others are statistics. transport: how contents are encoded. round: its
+    number. rule: the averaging rule. remembered: what the rule remembers of each site. moves: how
+    far uploads lay from the average so far. Averages change `remembered`, `moves`, and the tensors
+    that the pool keeps for the rule. left_out: is called for each site that is left out of an
+    average, with its distance as a multiple of the usual one.
     """
 
     pool: ModelPool
@@ -49,7 +50,7 @@ class RoundPool:
     left_out: Callable[[int, float], None] = lambda site, times: None
 
     def latest(self, site: int, role: str = MODEL) -> ModelRef:
-        """Return the newest version of a site's model, or of its content of another role."""
+        """Return the newest version of a site's content of a role, by default its model."""
         return self.pool.latest(site, role)
 
     def having(self, role: str) -> tuple[int, ...]:
@@ -57,7 +58,7 @@ class RoundPool:
         return self.pool.having(role)
 
     def has(self, site: int, role: str) -> bool:
-        """Whether a site, or the server's own, has sent or made a content of this role."""
+        """Return whether a site, or the server as `SERVER_SITE`, has a content of this role."""
         return (site, role) in self.pool.contents
 
     def trained(self) -> tuple[int, ...]:
@@ -65,14 +66,16 @@ class RoundPool:
         return self.pool.trained()
 
     def common(self, role: str = MODEL) -> ModelRef:
-        """Return the server's newest network of a role; its model before the role's first."""
+        """Return the server's newest content of a role; until there is one, its model."""
         return self.pool.common(role)
 
     def average(self, parts: Sequence[tuple[float, ModelRef]], role: str = MODEL) -> ModelRef:
-        """Move the server's network of a role to the average of these, by the run's rule.
+        """Replace the server's content of a role by the average of `parts`; return the new version.
 
-        Who moved far beyond the others is left out, by every rule, and said: the average then
-        begins anew. Where nobody is heard, the new version is the last one's content.
+        parts: weight and content of each member; those with weight 0 are ignored. The average is
+        made by the rule of the run. Whatever the rule, members whose content lies far beyond the
+        others' are left out and reported, and the average is computed again without them. Without
+        members the new version has the content of the last one.
         """
         own = self.read(self.common(role))
         heard = [(weight, _Reading(partial(self.read, r)), r) for weight, r in parts if weight > 0]
@@ -84,7 +87,7 @@ class RoundPool:
         total = self.rule.start(own)
         for member, (_, reading, _) in zip(members, heard, strict=True):
             with reading.at_hand() as params:
-                # How far it moved: its weights, and its statistics.
+                # The distances of its weights and of its statistics from the server's content.
                 far = rough_length(params, own, weights), rough_length(params, own, others)
                 lengths.append(far)
                 total = self.rule.accumulate(total, member)
@@ -95,7 +98,10 @@ class RoundPool:
         return self.pool.made(to_bytes(mean, self.transport), self.round, role)
 
     def _finished(self, total: Any, own: Params, role: str) -> Params:
-        """Let the rule end an average; keep what it remembers. Return the server's next model."""
+        """Finish an average, store what the rule remembers, and return the server's next content.
+
+        total: what the rule has accumulated. own: the server's last content.
+        """
         before = Memory(self.remembered, self.pool.remembered(role))
         average = self.rule.finish(total, own, self.weights, before)
         self.remembered.update(average.memory.sites)
@@ -111,13 +117,16 @@ class RoundPool:
         return made
 
     def put(self, params: Params, role: str) -> ModelRef:
-        """Make this the server's newest content of a role."""
+        """Store these tensors as the server's newest content of a role."""
         return self.pool.made(to_bytes(params, self.transport), self.round, role)
 
     def _near(
         self, members: Sequence[Member], lengths: Sequence[tuple[float, float]], role: str
     ) -> list[Member]:
-        """Return the members that did not move far beyond the others; note down how far all did."""
+        """Return the members that do not lie far beyond the others, and update `moves`.
+
+        lengths: of each member, the distances of its weights and of its statistics.
+        """
         out: set[int] = set()
         kinds = (("", MAX_WEIGHTS_CHANGE), (".statistics", MAX_STATISTICS_CHANGE))
         for (kind, limit), column in zip(kinds, zip(*lengths, strict=True), strict=False):
@@ -134,25 +143,25 @@ class RoundPool:
         return [member for i, member in enumerate(members) if i not in out]
 
     def read(self, ref: ModelRef) -> Params:
-        """Return a content's tensors."""
+        """Return the tensors of a content."""
         schema, owner = self.schemas[ref.role], f"{ref.role} of site {ref.site}"
         return PARSED_MODELS.get(ref.digest, self.pool.get, schema, owner, self.transport)
 
 
 class _Reading:
-    """How a member's tensors are read: once for all that is done while they are at hand."""
+    """Reads the tensors of a member: only once while `at_hand` is open, otherwise at each call."""
 
     def __init__(self, read: Callable[[], Params]) -> None:
         self._read = read
         self._held: Params | None = None
 
     def __call__(self) -> Params:
-        """Return the tensors, read anew where they are not at hand."""
+        """Return the tensors. They are read again unless they are at hand."""
         return self._read() if self._held is None else self._held
 
     @contextmanager
     def at_hand(self) -> Iterator[Params]:
-        """Read them and hold them for a while: of all members one at a time."""
+        """Read the tensors and hold them inside the block, so that one member is in memory."""
         self._held = self._read()
         try:
             yield self._held

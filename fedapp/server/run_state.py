@@ -1,4 +1,4 @@
-"""All that a run must remember between rounds; the checkpoint is this, as JSON."""
+"""The state of a run between rounds. The checkpoint is this state as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -13,16 +13,17 @@ from fedapp.methods.base import Method, MethodState
 from fedapp.server.standings import Standings
 
 MAX_NAMED_SITES = 3
-"""Sites that are named as those who moved an average most."""
+"""So many sites are named as those whose uploads differed most from the average."""
 
 
 @dataclass(frozen=True)
 class ChangeLengths:
-    """How far members of the server's averages moved, of one part of a role.
+    """How far uploads lay from the server's model that they were averaged into.
 
-    largest: the largest median length of a change so far. furthest: the sites that moved most in
-    the newest average, at most `MAX_NAMED_SITES`, each with how many times as far as usual
-    (`changes.times`).
+    There is one value for each part of a role: the trained weights, and the statistics. largest:
+    the largest median distance in a round so far. furthest: the sites that lay furthest in the
+    newest average, at most `MAX_NAMED_SITES`, each with its multiple of the usual distance
+    (`aggregation.changes.times`).
     """
 
     largest: float = 0.0
@@ -30,7 +31,7 @@ class ChangeLengths:
 
 
 Tables = Mapping[str, Mapping[Any, Any]]
-"""Tables by name, each with its rows by site."""
+"""Tables by name; each table has its rows by site."""
 
 _OWN_TABLES = ("held", "private", "averaging")
 _SITES, _SERVER = "standings.sites", "server."
@@ -38,14 +39,14 @@ _SITES, _SERVER = "standings.sites", "server."
 
 @dataclass
 class RunState:
-    """round: the last one, or the one under way. server: what the method remembers.
+    """The state of a run. Its fields are keys of checkpoint.json.
 
-    held: digests that each site holds.
-
-    private: digest of what each site keeps to itself.
-    averaging: what the averaging rule remembers of each site, such as how far its changes agreed
-    with the others'; tensors that it remembers are in the pool.
-    moves: by role and part. together: how all sites stand as one, where sums are masked.
+    round: the last completed round, or the one that is going on. server: what the method remembers.
+    standings: the records of all sites. held: the digests that each site has in its store. private:
+    digest of what each site keeps to itself. wall_seconds: duration of the run so far. averaging:
+    what the averaging rule remembers of each site, such as how far its changes agreed with those of
+    others; tensors that the rule remembers are in the pool. moves: by role and part. together: the
+    record of all sites as one, where sums are masked.
     """
 
     round: int
@@ -59,7 +60,7 @@ class RunState:
     together: Standings | None = None
 
     def tables(self) -> Tables:
-        """Return what has a row for each site, by name; mappings that a method remembers too."""
+        """Return all mappings with a row for each site, by name; those of the method too."""
         remembered = {
             f"{_SERVER}{f.name}": getattr(self.server, f.name) for f in fields(self.server)
         }
@@ -70,7 +71,7 @@ class RunState:
         }
 
     def of_rows(self, rows: Tables) -> Self:
-        """Return the state with these rows in place of all, by the names of `tables`."""
+        """Return the state with only these rows in its tables. rows: named as in `tables`."""
         server = {
             name.removeprefix(_SERVER): rows[name] for name in rows if name.startswith(_SERVER)
         }
@@ -83,7 +84,7 @@ class RunState:
 
 
 def state_of(checkpoint: Mapping[str, Any], method: Method[Any]) -> RunState:
-    """Return the state that a checkpoint of this method holds. Raises RunError if damaged."""
+    """Return the state in a checkpoint of a run with this method. Raises RunError if damaged."""
     try:
         plain = checkpoint["state"]
         if plain.get("peers"):

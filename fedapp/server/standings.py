@@ -1,8 +1,8 @@
-"""How every site stands: its latest evaluations, and the rows and sums made of them.
+"""Records of all sites: their latest evaluations, and the rows and sums that follow from them.
 
-Where a site's model changes only when it trains, the evaluation it sent then stays exact until it
-trains again; where the server averages, every site measures anew. Either way every round's mean
-counts all sites that were ever evaluated.
+In some methods a site's model changes only when the site trains; its last evaluation is then exact
+until it trains again. In the others the server averages, and every site measures anew in each
+round. In both cases the mean of a round is over all sites that were ever evaluated.
 """
 
 import math
@@ -45,12 +45,15 @@ from fedapp.protocol.messages import (
 Row = dict[str, Any]
 
 POOLED_METRICS: tuple[Metric, ...] = ("balanced_accuracy", "f1", "kappa")
-"""Metrics beside accuracy that follow from what sites send."""
+"""Metrics beside accuracy that follow from the confusion matrices that sites send."""
 
 
 @dataclass(frozen=True)
 class SummedAccuracies:
-    """Of the accuracies of sites that are known by sums alone: mean, mean square, how many."""
+    """Accuracies of sites of which only sums are known (masked sums).
+
+    mean, square: the mean and the mean square of the accuracies. sites: how many.
+    """
 
     mean: float
     square: float
@@ -59,13 +62,17 @@ class SummedAccuracies:
 
 @dataclass(frozen=True)
 class Standing:
-    """One site's record; `latest` holds the last evaluation of each part.
+    """The record of one site.
 
-    It is replaced, never changed: by that a checkpoint tells which sites have something new.
-    joined: the round before which it came; 0: it was here from the start. steps, images: what it
-    has learned by so far, as it says (`protocol.STEPS`). of_patients: whether its epsilon is of a
-    patient. means: by part, where it stands for all
-    sites (`ALL_SITES`).
+    A record is replaced and never changed, so that a checkpoint can tell which sites have something
+    new. facts: what the site reported of its data. latest: the last evaluation of each part.
+    warmup_accuracy, best_round_accuracy, by_validation_accuracy: accuracy on its test images after
+    the warm-up, and in the rounds that are best by mean test and by mean validation accuracy.
+    epsilon: that the site reported; of_patients: whether it protects a patient, not an image.
+    joined: the round before which the site came; 0: it was there from the start. choice: the
+    candidates for the model that it keeps. steps, images: number of steps and images by which it
+    has learned so far, as it reports (`protocol.STEPS`). means: by part, where the record stands
+    for all sites (`ALL_SITES`).
     """
 
     facts: SiteFacts
@@ -84,11 +91,11 @@ class Standing:
     means: Mapping[str, SummedAccuracies] = field(default_factory=dict)
 
     def accuracy(self, part: str) -> float | None:
-        """Accuracy on "val", "test" or "test_before"; None without images."""
+        """Return the last accuracy on "val", "test" or "test_before"; None without images."""
         return self.latest[part].accuracy if part in self.latest else None
 
     def worth(self, metric: Metric) -> float | None:
-        """Return a metric of its test images; None where it cannot be said."""
+        """Return a metric on the test images; None where it is not defined."""
         if "test" not in self.latest:
             return None
         return metric_over_findings(metric, np.array(self.latest["test"].confusion), self._names)
@@ -99,7 +106,7 @@ class Standing:
 
     @property
     def test_classes(self) -> int | None:
-        """Number of classes with test images; None before the first evaluation of any."""
+        """Number of classes that have test images; None before the first evaluation of any."""
         if "test" not in self.latest:
             return None if self.facts.test else 0
         rows = self.latest["test"].confusion
@@ -107,7 +114,7 @@ class Standing:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether joining paid, as far as counts of right test images tell."""
+        """Whether joining paid, as far as the numbers of right test images tell."""
         joined, alone = self.choice.joined, self.choice.alone
         tested = self.latest.get("test")
         if tested is not None and len(tested.confusion) > self._names:
@@ -122,9 +129,13 @@ class Standing:
     def after(
         self, reply: Reply, joins_at: float, metric: Metric = "accuracy", least: float = 0.0
     ) -> "Standing":
-        """Return the record with a reply in it; metric, least: by what its site keeps a model."""
+        """Return the record after a reply.
+
+        joins_at: as `Method.joins_at`. metric, least: by which the site selects the model that it
+        keeps (`rounds.chosen_by`, `rounds.min_sensitivity`).
+        """
         apart = reply.learned and reply.round < joins_at
-        one = reply.site != ALL_SITES  # all together keep no model
+        one = reply.site != ALL_SITES  # the record of all sites together keeps no model
         by = metric, least, self._names
         found = candidates(reply.round, reply.evaluations, apart, *by) if one else ()
         now = replace(
@@ -144,10 +155,12 @@ class Standing:
 
 @dataclass
 class Standings:
-    """All sites, and the best rounds so far by mean test and by mean validation accuracy.
+    """The records of all sites, and the best rounds so far.
 
-    by_answer: for each answer that sites can give, the round that is best by its own validation.
-    by_metric: the same for each metric of all sites' images together (`_pooled_row`).
+    best, best_by_validation: rows of the rounds with the highest mean test and mean validation
+    accuracy. pseudo_label_error: the last one that was measured. by_answer: for each answer that
+    sites can give, the row of the round that is best by the validation of that answer. by_metric:
+    likewise for each metric over the images of all sites together (`_pooled_row`).
     """
 
     sites: dict[int, Standing]
@@ -159,9 +172,9 @@ class Standings:
 
     @property
     def epsilon_of(self) -> str:
-        """Say whom the run's epsilon protects, as far as sites told it."""
+        """Whom the epsilon of the run protects, as text, as far as sites reported it."""
         told = {site: one.of_patients for site, one in self.sites.items() if one.epsilon}
-        if not told:  # masked sums tell nothing of single sites
+        if not told:  # with masked sums nothing is known of single sites
             return "an image, or of a patient at sites that know whose their images are"
         if len(set(told.values())) == 1:
             return "a patient" if any(told.values()) else "an image"
@@ -170,14 +183,17 @@ class Standings:
 
     @cached_property
     def _measured(self) -> dict[str, dict[int, float]]:
-        """Accuracies by part and site. Kept: few of all sites answer in a round."""
+        """Accuracies by part and site.
+
+        They are kept and updated, because only few of many sites answer in a round.
+        """
         found: dict[str, dict[int, float]] = {}
         for site, standing in self.sites.items():
             _note(found, site, standing.latest, standing.means)
         return found
 
     def _spread(self) -> Row:
-        """As `spread` of the test accuracies; of sites that are one, as far as sums tell."""
+        """`spread` of the test accuracies; with masked sums, as far as sums determine it."""
         tested = self.accuracies().get("test", [])
         together = self.sites.get(ALL_SITES)
         of = together.means.get("test") if together else None
@@ -189,7 +205,10 @@ class Standings:
 
     @cached_property
     def _pooled(self) -> dict[str, Counts]:
-        """The sum of all sites' latest confusion matrices by part: integers, so in any order."""
+        """The sum of all sites' latest confusion matrices, by part.
+
+        Sums of integers do not depend on the order of the sites.
+        """
         found: dict[str, Counts] = {}
         for standing in self.sites.values():
             _pool(found, {}, standing.latest)
@@ -200,12 +219,13 @@ class Standings:
         return {part: list(by_site.values()) for part, by_site in self._measured.items() if by_site}
 
     def of_answer(self, part: str, answer: str) -> list[float]:
-        """Return an answer's accuracy at every site that has images of this part, in any order.
+        """Return the accuracy of an answer at every site with images of this part, in any order.
 
-        A site that lacks the answer counts with what it would have in its place. In the place of
-        the "tuned" answer that is the common one. In the place of the one "alone" it is an even
-        guess among the classes (of a finding: there or not): who has no label cannot learn alone.
-        So means of answers are over the same sites, and can be compared.
+        A site without this answer counts with a substitute, so that the means of different answers
+        are over the same sites and can be compared. The substitute for "tuned" is the site's common
+        answer. For "alone" it is the accuracy of an even guess among the classes (of a finding:
+        there or not), because a site without labels cannot learn alone. For other answers it is the
+        answer that the site uses.
         """
         own = self._measured.get(f"{part}_{answer}", {})
         common = self._measured.get(f"{part}_common", {})
@@ -219,13 +239,13 @@ class Standings:
         return found
 
     def _choices(self, site: int) -> int:
-        """Among how many answers a site's model chooses."""
+        """Return among how many answers a site's model chooses: its classes, or 2 of a finding."""
         standing = self.sites[site]
         names = len(standing.facts.classes)
         return 2 if any(len(of.confusion) > names for of in standing.latest.values()) else names
 
     def sites_without(self, answer: str) -> int:
-        """Return how many sites with test images count with what stands in an answer's place."""
+        """Return how many sites with test images count with a substitute (`of_answer`)."""
         measured = self._measured
         return len(measured.get("test", {}).keys() - measured.get(f"test_{answer}", {}).keys())
 
@@ -238,9 +258,9 @@ class Standings:
         metric: Metric = "accuracy",
         least: float = 0.0,
     ) -> Row:
-        """Record a round's replies and return its row of `metrics.jsonl`.
+        """Record the replies of a round and return its row of `metrics.jsonl`.
 
-        joins_at: as `Method.joins_at`. metric, least: by what sites keep a model.
+        skipped: reasons by site. joins_at, metric, least: as for `Standing.after`.
         """
         measured, pooled = self._measured, self._pooled
         for reply in replies:
@@ -263,7 +283,7 @@ class Standings:
             ),
             "sites_evaluated": sum(self._sites(site, "test") for site in measured.get("test", {})),
             "pseudo_label_error": error,
-            # Not the warm-up of a site that joins now: it is of round 0.
+            # The warm-up of a site that joins late belongs to round 0, and does not count here.
             "trained": sum(_trained(replies, number).values()),
             "skipped": {str(site): reason for site, reason in sorted(skipped.items())},
         }
@@ -290,13 +310,13 @@ class Standings:
         return row
 
     def _sites(self, site: int, part: str) -> int:
-        """How many sites a measured one stands for."""
+        """Return for how many sites an entry stands: 1, or with masked sums as many as reported."""
         of = self.sites[site].means.get(part)
         return of.sites if of else 1
 
     @property
     def _find(self) -> bool:
-        """Whether sites answer findings, as far as they have answered."""
+        """Whether the answers of sites are findings; False before the first answer."""
         return any(len(of) > self._names for of in self._pooled.values())
 
     @property
@@ -304,10 +324,10 @@ class Standings:
         return len(next(iter(self.sites.values())).facts.classes)
 
     def _pooled_row(self) -> Row:
-        """Return the metrics of all sites' images together, by part; None: they cannot be said.
+        """Return the metrics over the images of all sites together, by part; None: not defined.
 
-        Not means over sites: a site with two images of a class has a sensitivity of 0, 50 or 100 %,
-        and would count like one with two hundred.
+        These are no means over sites: there, a site with two images of a class, whose sensitivity
+        can only be 0, 50 or 100 %, would count as much as one with two hundred.
         """
         return {
             f"pooled_{part}_{name}": metric_over_findings(name, self._pooled[part], self._names)
@@ -318,11 +338,11 @@ class Standings:
         }
 
     def _by_class(self) -> list[Row]:
-        """Return what all sites' models find of each class, of its images at all sites together.
+        """Return a row for each class, over the images of all sites together.
 
-        Shares are None where there are too few images (`MIN_CLASS_IMAGES`). sites_with_few: which
-        have images of the class, but too few to be ranked by. Findings are told likewise: images
-        that show one, of those in which it was `read`.
+        Sensitivity and specificity are None where there are fewer than `MIN_CLASS_IMAGES` images.
+        sites_with_few: number of sites that have images of the class, but fewer than that. A
+        finding has a row of the same kind; `images` show it, of those in which it was `read`.
         """
         counts = self._pooled.get("test")
         if counts is None:
@@ -360,10 +380,9 @@ class Standings:
         ]
 
     def _scores(self) -> list[Row]:
-        """Return by class how well all sites' scores rank their images; [] without score counts.
+        """Return the rows of `PooledScores` over all sites; [] where no site sent score counts.
 
-        As `PooledScores.rows`; of all sites as one, which masked sums know alone, without means
-        over sites.
+        With masked sums only the sum over all sites is known, and there are no means over sites.
         """
         pooled = PooledScores()
         for number, site in self.sites.items():
@@ -372,21 +391,24 @@ class Standings:
         return pooled.rows()
 
     def _mark(self, name: str) -> None:
-        """Note every site's accuracy on test images under this name; most have it already."""
+        """Store every site's accuracy on its test images in the field `name` of its record."""
         for site, standing in self.sites.items():
             if getattr(standing, name) != (accuracy := standing.accuracy("test")):
                 noted: dict[str, Any] = {name: accuracy}
                 self.sites[site] = replace(standing, **noted)
 
     def evaluations(self) -> Row:
-        """Return every site's latest evaluation sums, as JSON can hold them."""
+        """Return every site's latest evaluations in types that JSON has."""
         return {
             str(number): {part: _sums(result) for part, result in sorted(site.latest.items())}
             for number, site in sorted(self.sites.items())
         }
 
     def per_site(self, helpers: Callable[[int], str]) -> list[Row]:
-        """Return one row per site for `per_site.csv`. helpers: what it shows of them."""
+        """Return one row per site for `per_site.csv`.
+
+        helpers: returns the text of the column "helpers" for a site.
+        """
         measured = {part for site in self.sites.values() for part in site.latest}
         return [
             {
@@ -423,14 +445,13 @@ class Standings:
         ]
 
     def kept(self) -> Row:
-        """Return what the models are worth that sites keep by their validation images.
+        """Return how good the models are that sites keep by their validation images.
 
-        As far as the server can tell: a site keeps its model as it was before noise. mean: of
-        their accuracies on the sites' test images. told: sites whose images tell whether joining
-        helped. alone: those of them, with the round of the better model, that it did not.
-        verdicts: how many sites' test images say that joining paid, that it did harm, that it
-        changed little, or nothing (`verdict_of_counts`): a site itself, which knows which images
-        were right, can say more.
+        The server can only estimate it: a site keeps its model as it was before noise was added.
+        mean: mean accuracy on the sites' test images. told: number of sites that could choose
+        between a model trained alone and one with a part of other sites. alone: those of them that
+        keep the former, with the round of the model. verdicts: number of sites by the outcome of
+        `verdict_of_counts`. A site itself knows which images were right, and can decide more often.
         """
         choices = {k: site.choice for k, site in sorted(self.sites.items()) if k != ALL_SITES}
         tested = [kept for c in choices.values() if (kept := c.kept) and kept.test_images]
@@ -449,9 +470,10 @@ class Standings:
         }
 
     def summary(self) -> Row:
-        """Return the accuracy part of `summary.json`.
+        """Return the part of `summary.json` about accuracy.
 
-        "best" is by test accuracy over the rounds from 1, as the paper reports it.
+        "best" is the round with the highest mean test accuracy, from round 1 on, as the UM-pFSSL
+        paper reports it.
         """
         final = self._spread()
         best, chosen = self.best or {}, self.best_by_validation or {}
@@ -501,7 +523,7 @@ class Standings:
 
 
 def spread(accuracies: Sequence[float]) -> Row:
-    """Mean, population standard deviation and worst decile over sites; None without sites."""
+    """Return mean, population standard deviation and worst decile over sites; None without any."""
     return {
         "mean_test_accuracy": _mean(accuracies),
         "std_test_accuracy": statistics.pstdev(accuracies) if accuracies else None,
@@ -515,7 +537,10 @@ def _note(
     evaluations: Mapping[str, Evaluation],
     means: Mapping[str, SummedAccuracies],
 ) -> None:
-    """Take a site's accuracies into a table by part and site; of all sites as one, the means."""
+    """Enter a site's accuracies into a table by part and site.
+
+    An entry that stands for all sites (masked sums) has the mean over sites.
+    """
     for part, result in evaluations.items():
         of_part = measured.setdefault(part, {})
         if result.accuracy is None:
@@ -525,7 +550,7 @@ def _note(
 
 
 def _means(reply: Reply) -> dict[str, SummedAccuracies]:
-    """Return what a masked sum says of the accuracies of its sites, by part."""
+    """Return what a masked sum reports of its sites' accuracies, by part; {} of a plain reply."""
     said = reply.metrics
     return {
         part: SummedAccuracies(said[MEAN + part], said[SQUARE + part], int(said[SITES + part]))
@@ -535,7 +560,7 @@ def _means(reply: Reply) -> dict[str, SummedAccuracies]:
 
 
 def _trained(replies: Sequence[Reply], number: int) -> dict[int, int]:
-    """Return, by site, how many sites trained in this round: of all as one, as many as they say."""
+    """Return, by site, for how many sites that trained in this round the reply stands."""
     learned = [reply for reply in replies if reply.learned and reply.round == number]
     return {reply.site: int(reply.metrics.get(TRAINED, 1)) for reply in learned}
 
@@ -543,7 +568,7 @@ def _trained(replies: Sequence[Reply], number: int) -> dict[int, int]:
 def _pool(
     pooled: dict[str, Counts], before: Mapping[str, Evaluation], now: Mapping[str, Evaluation]
 ) -> None:
-    """Put a site's new confusion matrices in the place of its former ones in all sites' sums."""
+    """Replace a site's earlier confusion matrices by its new ones in the sums over all sites."""
     for part in now.keys() & {"test", "val"}:
         counts = np.array(now[part].confusion, dtype=np.int64)
         if part in before:
@@ -560,7 +585,11 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _better(row: Row, than: Row | None, name: str) -> bool:
-    """More sites counted first (a mean without the weakest sites is no better), then the mean."""
+    """Return whether a row is better than another by the mean `name`.
+
+    A row that counts more sites is better: a mean without the weakest sites says nothing. Between
+    rows of equally many sites the mean decides.
+    """
     if row[name] is None:
         return False
     if than is None:
@@ -574,7 +603,7 @@ def _accuracy(reply: Reply, part: str) -> float | None:
 
 
 def _pseudo_label_error(replies: Sequence[Reply]) -> float | None:
-    """Wrong pseudo-labels over all pseudo-labels of the round (Fig. 8); None where unmeasured."""
+    """Return the share of wrong pseudo-labels of a round (Fig. 8 of the paper); None: unknown."""
     total = sum(r.metrics.get("pseudo_total", 0) for r in replies)
     wrong = sum(r.metrics.get("pseudo_wrong", 0) for r in replies)
     return wrong / total if total else None

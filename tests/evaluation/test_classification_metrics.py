@@ -71,7 +71,7 @@ def test_metrics_of_counts_are_scikit_learns(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_metrics_of_scores_are_scikit_learns(seed):
     probabilities, labels = drawn(seed)
-    found = one_vs_rest(probabilities, labels, at=0.9)
+    found = one_vs_rest(probabilities, labels, at_specificity=0.9)
     whole = theirs.roc_auc_score(labels, probabilities, multi_class="ovr", average="macro")
     assert mean_of_known([one.auroc for one in found]) == pytest.approx(whole)
     hot = np.eye(4)[labels]
@@ -120,7 +120,7 @@ def test_the_bootstrap_covers_the_truth_in_19_of_20():
 def test_a_class_absent_from_the_test_images_is_left_out():
     probabilities, labels = drawn(1, images=300)
     there = labels != 2
-    found = one_vs_rest(probabilities[there], labels[there], at=0.9)
+    found = one_vs_rest(probabilities[there], labels[there], at_specificity=0.9)
     assert found[2].images == 0 and found[2].average_precision is None
     assert found[0].auroc is not None
     counts = confusion_matrix(probabilities[there], labels[there])
@@ -135,7 +135,7 @@ def test_a_class_absent_from_the_test_images_is_left_out():
 def test_a_constant_score_tells_nothing():
     labels = np.repeat([0, 1], 20)
     even = np.full((40, 2), 0.5)
-    [one, _] = one_vs_rest(even, labels, at=0.9)
+    [one, _] = one_vs_rest(even, labels, at_specificity=0.9)
     assert (one.auroc, one.average_precision, one.sensitivity_at) == (0.5, 0.5, 0)
     counts = confusion_matrix(even, labels)
     assert (balanced_accuracy(counts), kappa(counts)) == (0.5, 0)
@@ -176,16 +176,16 @@ def test_the_sensitivity_counts_where_the_specificity_is_met_exactly():
     """
     scores = np.array([0.9] * 5 + [0.6] * 5 + [0.7] + [0.1] * 9)
     labels = np.repeat([1, 0], 10)
-    [_, one] = one_vs_rest(np.stack([1 - scores, scores], 1), labels, at=0.9)
+    [_, one] = one_vs_rest(np.stack([1 - scores, scores], 1), labels, at_specificity=0.9)
     assert one.sensitivity_at == 1.0
-    [_, more] = one_vs_rest(np.stack([1 - scores, scores], 1), labels, at=0.91)
+    [_, more] = one_vs_rest(np.stack([1 - scores, scores], 1), labels, at_specificity=0.91)
     assert more.sensitivity_at == 0.5
 
 
 def test_a_class_has_numbers_from_ten_images_and_ten_others_on():
     def said(images, others):
         labels = np.repeat([1, 0], [images, others])
-        return one_vs_rest(np.eye(2)[labels], labels, at=0.9)[1].auroc
+        return one_vs_rest(np.eye(2)[labels], labels, at_specificity=0.9)[1].auroc
 
     assert MIN_CLASS_IMAGES == 10
     assert said(10, 10) == 1.0

@@ -50,6 +50,7 @@ def write(tmp_path: Path):
 
 
 MINIMAL = "method:\n  name: local_only\n"
+DEMO = to_plain(load_experiment("digits_demo"))
 
 
 # --- what is accepted -----------------------------------------------------------------------------
@@ -360,11 +361,10 @@ def test_a_text_that_flower_cannot_carry_is_refused():
 
 
 def test_a_plain_form_of_another_shape_is_refused():
-    plain = to_plain(load_experiment("digits_demo"))
     with pytest.raises(ConfigError, match=r"run\.json: name = 3"):
-        from_plain(plain | {"name": 3}, "run.json")
+        from_plain(DEMO | {"name": 3}, "run.json")
     with pytest.raises(ConfigError, match=r"run\.json: model\.depth = 9: unknown key"):
-        from_plain(plain | {"model": plain["model"] | {"depth": 9}}, "run.json")
+        from_plain(DEMO | {"model": DEMO["model"] | {"depth": 9}}, "run.json")
 
 
 JUNK = st.recursive(
@@ -376,7 +376,7 @@ JUNK = st.recursive(
 
 @given(key=st.sampled_from(sorted(config_keys())) | st.text(max_size=12), value=JUNK)
 def test_any_value_is_taken_or_refused_with_its_key(key, value):
-    plain = to_plain(load_experiment("digits_demo"))
+    plain = dict(DEMO)
     group, dot, leaf = key.partition(".")
     if dot and group in plain:
         plain[group] = {**plain[group], leaf: value} if isinstance(plain[group], dict) else value
