@@ -292,9 +292,9 @@ class BatchAnswers:
 def answer_batch(model: SiteModel, images: Tensor, passes: int, batch: int) -> BatchAnswers:
     """Return the answers of a model to a batch of images, with its uncertainty.
 
-    images: as for `SiteModel.probabilities`, 1 <= n <= `inputs_per_pass`. passes: dropout samples of
-    each network, >= 1. batch: the number of the batch. The draws are keyed by it and by the model, so
-    that the same batch has the same numbers every time.
+    images: as for `SiteModel.probabilities`, 1 <= n <= `inputs_per_pass`. passes: dropout samples
+    of each network, >= 1. batch: the number of the batch. The draws are keyed by it and by the
+    model, so that the same batch has the same numbers every time.
 
     A sample of the model is one of its networks, drawn by its weight in the answer, with a dropout
     sample. So the uncertainty covers disagreement between the networks too. Raises RunError where
