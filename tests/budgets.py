@@ -68,7 +68,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_300, 16),
     "fedapp/reports": (4_560, 24),
     "fedapp/simulation": (610, 8),
-    "fedapp/tools": (5_300, 60),
+    "fedapp/tools": (5_200, 46),
     "fedapp/api": (600, 6),
     "fedapp/cli": (700, 8),
     "client_app": (960, 13),

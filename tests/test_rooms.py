@@ -208,7 +208,7 @@ def test_what_the_extra_app_brings_is_not_imported_without_need(tmp_path):
     """Masked sums import cryptography when they are asked for."""
     for name in ("flwr", "ray", "cryptography"):
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError(name={name!r})")
-    code = "import fedapp.cli, fedapp.tools.demo.demo, fedapp.api.comparing, fedapp.api.runs"
+    code = "import fedapp.cli, fedapp.tools.demo, fedapp.api.comparing, fedapp.api.runs"
     env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

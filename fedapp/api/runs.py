@@ -24,7 +24,7 @@ from fedapp.models.description import DESCRIPTION
 from fedapp.models.model import load_model as load_site_model
 from fedapp.server.finished_run import finished_run
 from fedapp.simulation.loopback import run_loopback
-from fedapp.tools.models.check_models import export
+from fedapp.tools.site_models import checked_models
 
 Data = Federation | str | Path
 """Data in memory, or a preset: its name (`fedapp presets`) or a YAML file."""
@@ -126,7 +126,7 @@ class Run:
         root = RunFolder(self.folder).models_root
         folder = root / str(site)
         if not (folder / DESCRIPTION).is_file():
-            export(finished_run(self.folder))
+            checked_models(finished_run(self.folder))
         if not (folder / DESCRIPTION).is_file():
             there = sorted(path.name for path in root.iterdir())
             raise RunError(f"{self.folder}: no site {site!r}: {name_suggestion(str(site), there)}")

@@ -41,7 +41,7 @@ def advise(
 ) -> None:
     """Recommend a method for your data, after short runs of the simple and recommended ones."""
     from fedapp.experiment.config import parse_overrides
-    from fedapp.tools.advise.advise import advise_on
+    from fedapp.tools.advise import advise_on
     from fedapp.tools.compare.grid import seeds_of
 
     seeds, rest = _seeds(seeds, overrides)

@@ -52,7 +52,7 @@ def watch_run(
     ] = False,
 ) -> None:
     """Follow a run in progress from another terminal; of a finished run, show how it ended."""
-    from fedapp.tools.watch.watch import watch
+    from fedapp.tools.watch import watch
 
     raise typer.Exit(watch(run, paper, Console()))
 
@@ -78,6 +78,6 @@ def track_run(
     ] = None,
 ) -> None:
     """Copy a run's rounds to TensorBoard or MLflow; calling it again only adds what is new."""
-    from fedapp.tools.track.track import track
+    from fedapp.tools.track import track
 
     track(run, to, out)

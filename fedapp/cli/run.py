@@ -61,7 +61,7 @@ def demo(
 ) -> None:
     """Show in a minute or two what this is for: 10 simulated sites train alone and together."""
     from fedapp.core.processes import termination_as_interrupt
-    from fedapp.tools.demo.demo import demo as show
+    from fedapp.tools.demo import demo as show
 
     with termination_as_interrupt():
         over = {} if seed is None else {"seed": seed}

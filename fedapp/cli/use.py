@@ -46,14 +46,14 @@ def show_site(
 ) -> None:
     """Show a site's models: whether joining paid, which run each is from, how good it is."""
     if check:
-        from fedapp.tools.models.check_models import write_models
+        from fedapp.tools.site_models import check_models
 
         if folder is None or page is not None:
             raise ConfigError("fedapp site --check: needs a run's name or folder, and no --page")
-        write_models(str(folder), Console())
+        check_models(str(folder), Console())
         return
     from fedapp.experiment.run_folder import runs_root
-    from fedapp.tools.models.site_models import show_site
+    from fedapp.tools.site_models import show_site
 
     place = folder or Path(os.environ.get("FEDAPP_SITES") or runs_root())
     show_site(place, Console(), page, specificity)

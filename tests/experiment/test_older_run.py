@@ -23,7 +23,7 @@ from fedapp.models.model import load_model
 from fedapp.reports.report import write_reports
 from fedapp.server.finished_run import finished_run
 from fedapp.simulation.loopback import run_loopback
-from fedapp.tools.watch.view import look
+from fedapp.tools.watch import look
 
 OLD = Path(__file__).with_name("run_of_1_0_0")
 

@@ -11,8 +11,8 @@ from fedapp import cli
 from fedapp.core.errors import ConfigError
 from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.config import load_experiment
+from fedapp.tools import demo
 from fedapp.tools.check import server
-from fedapp.tools.demo import demo
 from fedapp.tools.deploy.certs import make_certs
 from tests.own import three_sites
 

@@ -1,8 +1,8 @@
-"""Carries out a grid: its cells run in one folder, several at a time, and are collected.
+"""Runs the cells of a grid, several at a time, and collects their results.
 
-Each cell runs in a process of its own, and nothing earned is lost. A cell that is done is never run
-again, one that was cut goes on, one that fails leaves the others alone. However the comparison
-ends, its processes end with it.
+Each cell runs in a process of its own, and no finished work is lost: a cell that is done is never
+run again, an interrupted one goes on, and one that fails does not stop the others. However the
+comparison ends, its processes end with it.
 """
 
 import os
@@ -15,11 +15,15 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import TaskID
+
 from fedapp.core.devices import pick_device
 from fedapp.core.disk import write_error
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.core.formatting import duration, percent, size
 from fedapp.core.processes import signals_as_exit
+from fedapp.core.progress import Progress
 from fedapp.experiment.run_folder import COMPARISON_LOCK, locked
 from fedapp.reports.comparison.record import VALIDATION
 from fedapp.simulation import flower_local
@@ -28,15 +32,75 @@ from fedapp.tools.compare.cell_process import Driver, Job, do
 from fedapp.tools.compare.cells import Cell, build_cells, check_cells, runs_of
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.grid import Grid
-from fedapp.tools.compare.progress import Board
+
+EVERY_S = 60.0
+"""Seconds without output after which a log gets a line of progress."""
+
+
+class Board(Progress):
+    """Shows the progress of cells: a bar for each on a terminal, plain lines in a log.
+
+    It is a context manager. The time left is estimated from rounds done.
+    """
+
+    def __init__(
+        self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(console, clock)
+        self._total = self._rounds_at_first = 0
+        self._began = clock()
+        self._lines: dict[str, TaskID] = {}
+
+    def began(self, total: int, done: int, rounds: int) -> None:
+        """Note the start: `total` cells, `done` of them earlier, `rounds` to do in the others."""
+        self._total, self._rounds_at_first = total, rounds
+        self._began = self._clock()
+        if self.bar is not None:
+            self._task = self.bar.add_task("cells", total=total, completed=done, state="", phase="")
+
+    def show(
+        self, running: Mapping[str, tuple[int, int]], done: int, failed: int, rounds_left: int
+    ) -> None:
+        """Show the progress. running: for each running cell's name, its last round and all."""
+        state = "  ".join([*([f"{failed} failed"] if failed else []), *self._left_for(rounds_left)])
+        if self.bar is None or self._task is None:
+            if self._clock() - self._spoke >= EVERY_S:
+                each = ", ".join(f"{name} {_place(*at)}" for name, at in running.items())
+                what = "  ".join(filter(None, [f"{done} of {self._total} cells", state, each]))
+                self._say(what)
+            return
+        self.bar.update(self._task, completed=done, state=state)
+        for name in self._lines.keys() - running.keys():
+            self.bar.remove_task(self._lines.pop(name))
+        for name, (at, of) in running.items():
+            if name not in self._lines:
+                self._lines[name] = self.bar.add_task(f"  {name}", total=of, state="", phase="")
+            self.bar.update(self._lines[name], completed=max(at, 0), state=_stage(at, of))
+
+    def _left_for(self, rounds: int) -> list[str]:
+        done = self._rounds_at_first - rounds
+        if done <= 0 or rounds <= 0:
+            return []
+        return [f"about {duration((self._clock() - self._began) * rounds / done)} left"]
+
+
+def _place(at: int, of: int) -> str:
+    return f"{at}/{of}" if at >= 0 else _stage(at, of)
+
+
+def _stage(at: int, of: int) -> str:
+    """Name the stage before the warm-up is done and after the last round; else an empty text."""
+    return "warm-up" if at < 0 else "finishing" if at >= of else ""
+
 
 INTERRUPTED = 130
-"""Exit code of what Ctrl-C ended."""
+"""Exit code after Ctrl-C."""
 POLL_S = 0.2
+"""Seconds between two looks at the processes."""
 PATIENCE_S = 30.0
-"""For a process to end when asked; one that runs Flower has others to end first."""
+"""Seconds for a process to end by itself. One that runs Flower has to end others first."""
 
-# -P: the code is this one's, whatever lies in the current folder.
+# -P: import this code, whatever is in the current folder.
 COMMAND = (sys.executable, "-P", "-m", "fedapp.tools.compare.cell_process")
 _CODE = Path(__file__).resolve().parents[3]
 
@@ -49,12 +113,13 @@ def execute(
     *,
     keep_models: bool = False,
 ) -> tuple[int, Collection, list[Path]]:
-    """Run a grid's cells, those that are not done; return exit code, what came out, its files.
+    """Run the cells of a grid that are not done; return the exit code, the results, their files.
 
-    jobs: processes at a time; None: one a core, as memory allows. The code
-    is 0, 1 where a cell failed, `INTERRUPTED` after Ctrl-C.
+    jobs: processes at a time; None: one for each core, as far as memory allows. keep_models: keep
+    the models of finished cells, which otherwise are removed. The exit code is 0, 1 if a cell
+    failed, or `INTERRUPTED` after Ctrl-C.
 
-    Raises ConfigError and RunError before anything is started: every cell is built and checked.
+    Raises ConfigError and RunError before anything is started, since every cell is built first.
     """
     every = build_cells(grid, out)
     cells = runs_of(every)
@@ -96,7 +161,7 @@ def execute(
 
 
 def _say_failed(failed: Mapping[Cell, str]) -> None:
-    """Say each reason once, with the first cell that failed for it."""
+    """Print each reason once, with the first cell that failed for it."""
     alike: dict[str, list[Cell]] = {}
     for cell, reason in failed.items():
         alike.setdefault(reason, []).append(cell)
@@ -106,10 +171,10 @@ def _say_failed(failed: Mapping[Cell, str]) -> None:
 
 
 def execute_here(grid: Grid, out: Path) -> Collection:
-    """Run a grid's cells that are not done one by one in this process; return what came out.
+    """Run the cells that are not done one by one in this process; return the results.
 
-    For data and code that no other process has. Models are removed at the end. Raises as `execute`
-    does, and with the error of a cell that fails; the same call goes on after it.
+    This is for data and code that only this process has. Models are removed at the end. Raises what
+    `execute` raises, and the error of a cell that fails; calling it again goes on from there.
     """
     every = build_cells(grid, out)
     cells = runs_of(every)
@@ -118,7 +183,7 @@ def execute_here(grid: Grid, out: Path) -> Collection:
             print(f"warning: {warning}")
         collection = Collection(grid, every, out)
         if kept := sum(cell.state() == "done" for cell in cells):
-            # By settings and data: nobody sees that a function of one's own is another now.
+            # Cells are compared by settings and data; a change in a user's own code goes unnoticed.
             print(
                 f"{kept} of {len(cells)} cells were run before and are kept: if you changed a "
                 "network or method of your own since, give another folder"
@@ -157,9 +222,9 @@ def _check_driver(driver: Driver, jobs: int | None) -> None:
 
 
 def _jobs(todo: Sequence[Cell], driver: Driver, board: Board) -> int:
-    """Return how many cells at a time: a core each, as long as memory for them is free.
+    """Return how many cells to run at a time: one for each core, as far as memory allows.
 
-    What one takes is measured, once for every data preset.
+    The memory that a cell needs is measured, once for each data preset.
     """
     runtimes = [cell.experiment.runtime for cell in todo]
     processes = max((max(runtime.workers, 1) for runtime in runtimes), default=1)
@@ -170,11 +235,11 @@ def _jobs(todo: Sequence[Cell], driver: Driver, board: Board) -> int:
     firsts = {cell.preset: cell for cell in reversed(todo)}
     needs = [measured(start_measuring(cell.preset, cell.overrides)) for cell in firsts.values()]
     known = [need for need in needs if need is not None]
-    if not known:  # the cells will say why
+    if not known:  # measuring failed; the cells will fail with the reason
         return number
     ram = processes * max(need.ram for need in known)
     limits = [number, int(free_ram() * SHARE // ram)]
-    # All of them use the first GPU.
+    # All cells use the first GPU.
     limits += [int(need.gpus[0] * SHARE // (processes * need.gpu)) for need in known if need.gpus]
     number = max(min(limits), 1)
     board.note(f"{number} cells at a time, each with up to {size(ram)}")
@@ -188,10 +253,10 @@ def _outcome(result: Mapping[str, Any]) -> str:
 
 
 class Runner:
-    """Finishes the cells of a comparison.
+    """Runs the unfinished cells of a comparison.
 
-    ended: called after every cell that got done. keep_models: do not remove models that nothing
-    needs any more.
+    board: shows progress. ended: called after each cell that was finished. keep_models: do not
+    remove models that no other cell needs any more.
     """
 
     def __init__(
@@ -209,14 +274,14 @@ class Runner:
         self._rows: dict[Cell, tuple[int, int]] = {}
         self._done = {cell for cell in cells if cell.state() == "done"}
         self.failed: dict[Cell, str] = {}
-        """What failed, and why: the last line of its log."""
+        """The cells that failed, each with the reason from its log."""
 
     def todo(self) -> list[Cell]:
-        """Return the cells that a process has something to do for, in order."""
+        """Return the cells that are not done, in order."""
         return [c for c in self._cells if c not in self._done]
 
     def run(self, jobs: int) -> None:
-        """Run what is to do, `jobs` processes at a time; an interrupt ends them first."""
+        """Run them, `jobs` processes at a time. An exception, as by Ctrl-C, ends the processes."""
         waiting = self.todo()
         self._board.began(len(self._cells), len(self._done), self._rounds_left())
         self.tidy()
@@ -236,7 +301,11 @@ class Runner:
     # --- one cell ---------------------------------------------------------------------------------
 
     def _start(self, waiting: list[Cell], jobs: int) -> None:
-        """Start those that are ready while there is room; take out of `waiting` what is settled."""
+        """Start waiting cells, up to `jobs` processes.
+
+        What is started, or cannot run, is removed from `waiting`. A cell whose parents are not
+        done yet goes on waiting.
+        """
         for cell in list(waiting):
             if len(self._running) >= jobs:
                 return
@@ -255,7 +324,9 @@ class Runner:
         job = Job.of(cell, self._driver)
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CODE), env.get("PYTHONPATH")]))
-        env.pop("FEDAPP_SITES", None)  # what Flower's sites keep to themselves lies in the cell too
+        env.pop(
+            "FEDAPP_SITES", None
+        )  # private state of Flower's sites belongs in the cell's folder
         try:
             cell.log.parent.mkdir(parents=True, exist_ok=True)
             with cell.log.open("ab") as log:
@@ -274,29 +345,29 @@ class Runner:
         assert process.stdin is not None
         try:
             process.stdin.write(job.to_line())
-            process.stdin.flush()  # and stays open: when it closes, the process ends
+            process.stdin.flush()  # it stays open, because the process ends when it closes
         except BrokenPipeError:
-            pass  # it has ended; its log says why
+            pass  # the process has ended, and its log says why
         return process
 
     def _take(self, cell: Cell, process: subprocess.Popen[str]) -> None:
-        """Take in the end of a cell's process."""
+        """Handle the end of a cell's process."""
         _close(process)
         if process.returncode:
             self._fail(cell, _reason(cell, process.returncode))
-        if cell.state() == "done":  # it may have failed afterwards
+        if cell.state() == "done":  # even if the process failed after writing the result
             self._done.add(cell)
             self.tidy([cell, *cell.parents])
             self._ended(cell)
 
     def _fail(self, cell: Cell, reason: str) -> None:
         self.failed[cell] = reason
-        self._board.note(f"{cell.name}: failed")  # why is said once, at the end
+        self._board.note(f"{cell.name}: failed")  # `_say_failed` prints why
 
-    # --- models, which fill a disk ----------------------------------------------------------------
+    # --- models, which fill the disk ---------------------------------------------------------------
 
     def tidy(self, cells: Sequence[Cell] = ()) -> None:
-        """Remove the models of these cells, or of all, that are done and that nothing needs."""
+        """Remove models of these cells (none: of all) if they are done and no other needs them."""
         if self._keep_models:
             return
         needed = {p for cell in self._cells if cell not in self._done for p in cell.parents}
@@ -304,19 +375,22 @@ class Runner:
             if cell in self._done and cell not in needed:
                 cell.remove_models()
 
-    # --- how far ----------------------------------------------------------------------------------
+    # --- progress ---------------------------------------------------------------------------------
 
     def _rounds_left(self) -> int:
-        """Return the rounds, warm-ups included, of all cells that are neither done nor failed."""
+        """Return how many rounds, warm-ups included, the unfinished cells still have to do."""
         left = [c for c in self._cells if c not in self.failed and c not in self._done]
         return sum(_rounds_of(c) + 1 - self._rounds(c) for c in left if not c.parents)
 
     def _rounds(self, cell: Cell) -> int:
-        """Return how many rounds a cell has recorded, its warm-up included."""
+        """Return how many rounds a cell has recorded, its warm-up included.
+
+        The file is counted again only when its length has changed.
+        """
         path = cell.folder / "metrics.jsonl"
         try:
             length = path.stat().st_size
-            if self._rows.get(cell, (-1, 0))[0] != length:  # an empty file is news too
+            if self._rows.get(cell, (-1, 0))[0] != length:
                 self._rows[cell] = (length, path.read_bytes().count(b"\n"))
         except FileNotFoundError:
             return 0
@@ -324,7 +398,10 @@ class Runner:
 
 
 def end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """End processes: ask, wait, then kill. Once, for a second time would cut their cleaning up."""
+    """Terminate processes, wait, then kill what is left.
+
+    They are asked once only: a second signal would interrupt their own cleaning up.
+    """
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + PATIENCE_S
@@ -350,7 +427,7 @@ def _rounds_of(cell: Cell) -> int:
 
 
 def _reason(cell: Cell, code: int) -> str:
-    """Return why a process ended: its last error, else its last words; or what signal ended it."""
+    """Return why a cell's process failed: the signal, else its last error, else its last line."""
     if code < 0:
         memory = ", which may be for want of memory: lower --jobs" if code == -9 else ""
         return f"ended by signal {-code}{memory}"

@@ -15,9 +15,8 @@ from fedapp.site.policy import NO_TERMS, SitePolicy
 from fedapp.site.record import Record
 from fedapp.tools.node.app_bundle import installed
 from fedapp.tools.node.approvals import Approvals
-from fedapp.tools.node.health import Watch
 from fedapp.tools.node.status import Status, status_path
-from fedapp.tools.node.supervisor import LOOK_S, Supervisor
+from fedapp.tools.node.supervisor import LOOK_S, Supervisor, Watch
 
 CHILD = (sys.executable, "-m", "fedapp.tools.node.supernode")
 

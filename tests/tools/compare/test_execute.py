@@ -13,8 +13,7 @@ from rich.console import Console
 
 from fedapp.tools.compare import execute
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.execute import Runner
-from fedapp.tools.compare.progress import Board
+from fedapp.tools.compare.execute import Board, Runner
 from tests.tools.compare.tiny import cells, pretend_begun, pretend_done, stand_in
 
 FOUR = ["fixavg", "fixprox", "fixbn", "mix"]

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedapp.tools.compare.progress import EVERY_S, Board
+from fedapp.tools.compare.execute import EVERY_S, Board
 
 
 class Clock:

@@ -3,7 +3,7 @@
 import pytest
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_PATIENCE
 
-from fedapp.tools.node.health import ANSWERS_S, FIRST_WAIT_S, LAST_WAIT_S, PATIENCE_S, Watch
+from fedapp.tools.node.supervisor import ANSWERS_S, FIRST_WAIT_S, LAST_WAIT_S, PATIENCE_S, Watch
 
 LONG = PATIENCE_S + ANSWERS_S
 

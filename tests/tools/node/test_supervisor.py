@@ -16,7 +16,7 @@ MARK = "FEDAPP_NODE_TEST"
 PARENT = """
 import sys
 from pathlib import Path
-from fedapp.tools.node import health
+from fedapp.tools.node import supervisor as health
 from fedapp.tools.node.status import Status
 from fedapp.tools.node.supervisor import Supervisor
 health.PATIENCE_S, health.ANSWERS_S, health.FIRST_WAIT_S, health.LAST_WAIT_S = 2.0, 0.5, 0.1, 0.1

@@ -6,7 +6,7 @@ from examples.demo_images import SITES, write_sites
 from fedapp.data.inputs import DataSet
 from fedapp.data.published import read_digits
 from fedapp.server.finished_run import finished_run
-from fedapp.tools.models.check_models import export
+from fedapp.tools.site_models import export
 from tests.flower.results import loopback
 from tests.own import agreed, experiment
 

@@ -19,7 +19,7 @@ from fedapp.data.own import OwnSites, simulated_places
 from fedapp.models.model import load_model
 from fedapp.server.finished_run import finished_run
 from fedapp.tools.check.check import Options, check
-from fedapp.tools.models.check_models import export
+from fedapp.tools.site_models import export
 from tests.flower.results import loopback, results
 from tests.own import image
 from tests.vectors import (

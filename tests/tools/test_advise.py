@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 
 from fedapp.core.errors import ConfigError, DataError
-from fedapp.tools.advise import advise as advising
-from fedapp.tools.advise.advise import advise_on, as_json, plan, reason
-from fedapp.tools.advise.rule import advise
+from fedapp.tools import advise as advising
+from fedapp.tools.advise import advise, advise_on, as_json, plan, reason
 from fedapp.tools.compare.tuning import RATE
 
 CANDIDATES = ["local_only", "one_round", "fedavg", "fedavg_ft", "recommended"]

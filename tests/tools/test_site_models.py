@@ -83,7 +83,7 @@ def test_a_run_a_nodes_place_and_a_folder_of_runs_are_read_alike(run, tmp_path, 
 
 def test_a_page_for_each_site_whose_making_says_what_it_does(run, tmp_path, monkeypatch, capsys):
     slow = partial(slow_work_notice, after_s=0)
-    monkeypatch.setattr("fedapp.tools.models.site_models.doing", slow)
+    monkeypatch.setattr("fedapp.tools.site_models.slow_work_notice", slow)
     result = CliRunner().invoke(app, ["site", str(run), "--page", str(tmp_path)])
     assert result.exit_code == 0, result.output
     called = {read_description(one).origin.called for one in model_folders(run / "models")}

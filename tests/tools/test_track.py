@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedapp.core.errors import RunError, StoreError
-from fedapp.tools.track.track import numbers, runs_of, track
+from fedapp.tools.track import numbers, runs_of, track
 
 STARTED = "2026-03-01T12:00:00+00:00"
 SECONDS = 1772366400.0

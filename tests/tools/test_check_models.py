@@ -19,7 +19,7 @@ from fedapp.learn.networks import build_model
 from fedapp.models.model import load_model
 from fedapp.server.finished_run import finished_run
 from fedapp.site.federation import federation_of
-from fedapp.tools.models.check_models import export
+from fedapp.tools.site_models import checked_models
 from tests.flower.results import loopback
 from tests.golden.numbers import SHRUNK
 
@@ -49,7 +49,7 @@ def run_of(tmp_path_factory):
             }  # fmt: skip
             done[preset] = loopback(load_experiment("digits_demo", overrides))
             shutil.rmtree(done[preset] / "models")
-            export(finished_run(done[preset]))
+            checked_models(finished_run(done[preset]))
         return done[preset]
 
     return run
@@ -179,7 +179,7 @@ def copied(run_of, tmp_path):
 
 def refused(run):
     with pytest.raises(FedAppError) as caught:
-        export(finished_run(run))
+        checked_models(finished_run(run))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -1,13 +1,20 @@
-"""`fedapp advise`: the sweep `advise` on a person's own data, and one rule over its table."""
+"""`fedapp advise`: which method to take for one's own data.
+
+The sweep `conf/sweeps/advise.yaml` is run on the data. A rule then reads its table, a pure function
+of numbers (`advise`): the simplest candidate is recommended unless another one is shown to be
+better, beyond chance. A method that may be better by more than a point of accuracy, but was not
+shown to be, is a rival: then these runs cannot tell the two apart.
+"""
 
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from fedapp.core.errors import ConfigError, RunError, name_suggestion
 from fedapp.data.folder import list_images
@@ -23,18 +30,88 @@ from fedapp.experiment.preset_files import (
     yaml_path,
 )
 from fedapp.reports.comparison.record import read_comparison
-from fedapp.reports.statistics import by_run
-from fedapp.tools.advise.rule import MARGIN, Advice, advise
+from fedapp.reports.statistics import Difference, by_run, level, paired_difference
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.compare import compare, folder_of, tune
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.tuning import RATE, write_grid
 
+MARGIN = 0.01
+"""One point of accuracy: a smaller gain is not worth a more complicated method."""
+
+Unit = TypeVar("Unit", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The recommended method and the evidence for it.
+
+    differences: for each other candidate, its accuracy minus the recommended method's. over: the
+    candidates that were recommended before it and that it was shown to beat. rivals: candidates
+    that may be better by more than `MARGIN`. highest: the candidate with the highest mean accuracy.
+    reach: half the width of the rivals' widest confidence interval, below which a difference cannot
+    be seen; None: no rival has an interval.
+    """
+
+    method: str
+    differences: Mapping[str, Difference]
+    over: tuple[str, ...]
+    rivals: tuple[str, ...]
+    highest: str
+    reach: float | None
+
+    @property
+    def clear(self) -> bool:
+        """Whether no other candidate can be better by more than `MARGIN`."""
+        return not self.rivals
+
+
+def advise(found: Mapping[str, Mapping[Unit, float]]) -> Advice | None:
+    """Return which candidate to take; None if there are fewer than two or no unit is common to all.
+
+    found: for each candidate, the simplest first, its accuracy in [0, 1] by unit. A unit is a run
+    (a seed), because the sites of one run share a model and a split and are not independent.
+
+    Differences are paired by unit. Their confidence intervals hold together at 95 % (Bonferroni
+    over all pairs of candidates). A difference without an interval, of a single unit, proves
+    nothing.
+    """
+    shared = set.intersection(*map(set, found.values())) if found else set()
+    if len(found) < 2 or not shared:
+        return None
+    units = {name: {unit: values[unit] for unit in shared} for name, values in found.items()}
+    pairs = len(units) * (len(units) - 1) // 2
+
+    def less(name: str, other: str) -> Difference:
+        difference = paired_difference(units[name], units[other], level(pairs))
+        assert difference is not None  # every candidate has the shared units
+        return difference
+
+    first, *others = units
+    method, over = first, list[str]()
+    for name in others:
+        low = less(name, method).low
+        if low is not None and low > 0:
+            over.append(method)
+            method = name
+    differences = {name: less(name, method) for name in units if name != method}
+    rivals = tuple(name for name, d in differences.items() if _may_be_better(d))
+    reaches = [r for name in rivals if (r := differences[name].reach) is not None]
+    highest = max(units, key=lambda name: fmean(units[name].values()))
+    return Advice(method, differences, tuple(over), rivals, highest, max(reaches, default=None))
+
+
+def _may_be_better(difference: Difference) -> bool:
+    if difference.high is None:  # equal in all units, or only one unit
+        return difference.n < 2 or difference.value > MARGIN
+    return difference.high > MARGIN
+
+
 SWEEP = "advise"
 SETTING = "base"
-"""What the one setting is called in the comparison's files."""
+"""Name of the only setting in the comparison's files."""
 SIDE = 32
-"""Pixels to which a folder's images are brought, unless told otherwise."""
+"""Side in pixels to which a folder's images are resized unless `data.image_size` is given."""
 
 
 def advise_on(
@@ -47,15 +124,16 @@ def advise_on(
     as_data: bool = False,
     by: Metric = "accuracy",
 ) -> int:
-    """Tune and run the candidates on a preset or a folder, and say which to take; as `compare`.
+    """Tune and run the candidates on a person's data and print the advice.
 
-    data: a preset, by name or file, or a folder of images by class. given: overrides, which go over
-    the sweep's; a given learning rate is that of all, and nothing is tuned. by: metric in which
-    candidates are compared. as_data: print JSON alone to standard output; progress goes to standard
-    error.
+    data: a preset (name or YAML file), or a folder with one folder of images for each class. given:
+    overrides, which win over the sweep's; if they set the learning rate, all methods use it and
+    nothing is tuned. by: the metric that candidates are compared by. as_data: print nothing but
+    JSON to standard output; progress goes to standard error.
 
-    Raises ConfigError, DataError and RunError before anything is run, and RunError where no site
-    has test images.
+    Returns the exit code: that of the tuning or the comparison if one failed, else 0. Raises
+    ConfigError, DataError and RunError before anything is run, and RunError at the end if no site
+    has labelled test images.
     """
     plain, own, left_out = plan(data, given, seeds)
     folder = folder_of(out, f"advise-{_name(data)}")
@@ -64,7 +142,7 @@ def advise_on(
         for name, why in left_out.items():
             print(f"left out: {name}: {why}")
         write_grid(file, "# Written by `fedapp advise`.\n", plain)
-        build_cells(read_grid(str(file)), folder)  # what is wrong is said before the tuning
+        build_cells(read_grid(str(file)), folder)  # raises what is wrong before the tuning begins
         if "tune" in plain:
             if code := tune(str(file), {}, out=folder / "tuning", jobs=jobs):
                 return code
@@ -89,11 +167,11 @@ def advise_on(
 def plan(
     data: str, given: Mapping[str, Scalar], seeds: Sequence[int]
 ) -> tuple[dict[str, Any], dict[str, Scalar], dict[str, str]]:
-    """Return the sweep on a person's data as its file holds it, what they set, and what cannot run.
+    """Return the sweep for a person's data, the overrides of its preset, and who is left out.
 
-    The last: why each candidate that these settings leave out cannot run with them. Raises
-    ConfigError where there is no such data or fewer than two candidates can run, and DataError
-    where a folder has no images.
+    The sweep is the content of a grid's YAML file. The last value maps each candidate that cannot
+    run with these settings to the reason. Raises ConfigError if there is no such data or fewer than
+    two candidates can run, and DataError if a folder has no images.
     """
     plain = dict(read_yaml(sweeps()[SWEEP]))
     base, own = _data(data)
@@ -120,9 +198,9 @@ def plan(
 
 
 def _data(data: str) -> tuple[str, dict[str, Scalar]]:
-    """Return the preset of what a person named, and the settings that say where it is."""
+    """Return the preset to build on, and the settings that say where the data are."""
     if Path(data).is_dir() and data not in presets():
-        list_images(Path(data))  # else every run would say that there are none
+        list_images(Path(data))  # raises once here, rather than in every run
         where = str(Path(data).absolute())
         return str(IN_MEMORY), {"data.name": "folder", "data.root": where, "data.image_size": SIDE}
     if data in presets() or yaml_path(data) is not None:
@@ -138,7 +216,7 @@ def _name(data: str) -> str:
 
 
 def reason(advice: Advice) -> list[str]:
-    """Return the recommendation and why, a sentence each."""
+    """Return the recommendation and its reasons, one sentence for each line."""
     if all(difference.n < 2 for difference in advice.differences.values()):
         return ["One seed tells nothing about other seeds: give several (--seeds)."]
     lines = [f"Take: {advice.method}."]
@@ -165,7 +243,11 @@ def as_json(
     chosen: Mapping[str, Mapping[str, Scalar]],
     left_out: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return all of it as JSON can hold it; accuracies and differences are shares."""
+    """Return the advice for `--json`. Accuracies and differences are shares, in [0, 1] or [-1, 1].
+
+    found: accuracy by candidate and seed. chosen: each candidate's tuned overrides. left_out: why
+    the others could not run.
+    """
     return {
         "method": advice.method,
         "clear": advice.clear,

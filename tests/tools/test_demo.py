@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from fedapp.cli import main
-from fedapp.tools.demo.demo import PICTURE, demo
+from fedapp.tools.demo import PICTURE, demo
 from tests.docs.test_commands import COMMANDS
 
 SHORT = {

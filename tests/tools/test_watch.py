@@ -13,9 +13,8 @@ from rich.console import Console
 
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.run_folder import SERVER_LOCK, is_running
-from fedapp.tools.watch import watch as following
-from fedapp.tools.watch.view import Watched, curve, look, screen
-from fedapp.tools.watch.watch import watch
+from fedapp.tools import watch as watching
+from fedapp.tools.watch import Watched, curve, look, screen, watch
 
 CONFIG = """\
 name: trial
@@ -36,7 +35,7 @@ def row(number: int, seconds: float, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
-    monkeypatch.setattr(following, "EVERY_S", 0.0)
+    monkeypatch.setattr(watching, "EVERY_S", 0.0)
     folder = tmp_path / "trial"
     folder.mkdir()
     (folder / "config.yaml").write_text(CONFIG)
@@ -148,7 +147,7 @@ def test_a_run_that_goes_on_is_followed_to_its_end(
         step = next(ahead, None)
         step() if step else held.release()
 
-    monkeypatch.setattr(following.time, "sleep", later)
+    monkeypatch.setattr(watching.time, "sleep", later)
     code, text = watched("trial")
     assert code == 0
     assert [line.split("  ")[0] for line in text.splitlines()[1:]] == ["warm-up", "round 1/4"]
@@ -157,10 +156,10 @@ def test_a_run_that_goes_on_is_followed_to_its_end(
 @pytest.mark.parametrize("interactive", [True, False])
 def test_a_run_without_a_server_says_how_to_go_on(run: Path, interactive: bool) -> None:
     code, text = watched(force_terminal=interactive, force_interactive=interactive)
-    assert code == following.STOPPED and "it stopped in its warm-up\n" in text
+    assert code == watching.STOPPED and "it stopped in its warm-up\n" in text
     add(run, row(0, 1.0), row(1, 2.0))
     code, text = watched(force_terminal=interactive, force_interactive=interactive)
-    assert code == following.STOPPED
+    assert code == watching.STOPPED
     assert "after round 1 of 4; go on with runtime.resume=true runtime.run_name=trial" in text
 
 
@@ -170,7 +169,7 @@ def test_ctrl_c_ends_the_watching_alone(
     def pressed(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(following.time, "sleep", pressed)
+    monkeypatch.setattr(watching.time, "sleep", pressed)
     before = sorted(path.name for path in run.iterdir())
     assert watched("trial")[0] == 0
     assert is_running(run) and sorted(path.name for path in run.iterdir()) == before

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedapp.reports.statistics import paired_difference
-from fedapp.tools.advise.rule import MARGIN, advise
+from fedapp.tools.advise import MARGIN, advise
 
 SITES = range(12)
 ALONE = {k: 0.5 + 0.01 * (k % 3) for k in SITES}
