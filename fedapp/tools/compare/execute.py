@@ -364,7 +364,7 @@ class Runner:
         self.failed[cell] = reason
         self._board.note(f"{cell.name}: failed")  # `_say_failed` prints why
 
-    # --- models, which fill the disk ---------------------------------------------------------------
+    # --- models, which fill the disk --------------------------------------------------------------
 
     def tidy(self, cells: Sequence[Cell] = ()) -> None:
         """Remove models of these cells (none: of all) if they are done and no other needs them."""
