@@ -57,7 +57,9 @@ class Watched:
     @property
     def round_s(self) -> float | None:
         """Mean seconds of one of the latest rounds; None before the first."""
-        marks = [row["wall_seconds"] for row in self.rows[-RECENT_ROUNDS - 1 :] if "wall_seconds" in row]
+        marks = [
+            row["wall_seconds"] for row in self.rows[-RECENT_ROUNDS - 1 :] if "wall_seconds" in row
+        ]
         return (marks[-1] - marks[0]) / (len(marks) - 1) if len(marks) > 1 else None
 
     @property

@@ -19,7 +19,13 @@ from dataclasses import dataclass, field
 from secrets import SystemRandom
 from time import monotonic
 
-from fedapp.core.processes import adopt_orphans, terminate, terminate_descendants, running_descendants, signals_as_exit
+from fedapp.core.processes import (
+    adopt_orphans,
+    running_descendants,
+    signals_as_exit,
+    terminate,
+    terminate_descendants,
+)
 from fedapp.tools.node.status import Status
 
 PATIENCE_S = 60.0
