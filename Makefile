@@ -4,6 +4,8 @@ PRESET ?= digits_demo
 SITES ?=
 ARGS ?=
 WORKERS ?= 2
+ONLY ?=
+TESTS ?= tests/$(word 2,$(subst /, ,$(ONLY)))
 
 BIN := .venv/bin
 STAMP := .venv/.made
@@ -59,8 +61,19 @@ test-part: $(STAMP) ## today's tenth of the slow tests; what fails is tried once
 soak: $(STAMP) ## a federation while its programs are killed: ARGS="--sites 12 --minutes 30"
 	$(BIN)/python -m tests.faults.soak $(ARGS)
 
-mutants: $(STAMP) ## small faults put in: does a test notice? ARGS="--each 100 --seed 1"
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants --workers $(WORKERS) $(ARGS)
+# mutmut works on a copy in build/mutants, where the same command goes on after it was cut.
+# There `python -m mutmut show NAME` shows a survivor.
+MUTATED = build/mutants/$(subst /,.,$(ONLY))
+COPIED := fedapp client_app server_app bench conf tests pyproject.toml
+mutants: $(STAMP) ## small faults put into a module: does a test notice? ONLY=fedapp/privacy/noise.py TESTS=tests/privacy
+	@test -f "$(ONLY)" || { echo "name a module, such as ONLY=fedapp/privacy/noise.py"; exit 2; }
+	@$(BIN)/python -c "import mutmut" 2> /dev/null || $(INSTALL) --require-hashes -r requirements/mutants.txt
+	@mkdir -p $(MUTATED)
+	@git ls-files -zco --exclude-standard $(COPIED) | tar c --null --ignore-failed-read -T - | tar x -C $(MUTATED)
+	@printf '%s\n' '[mutmut]' source_paths=fedapp only_mutate=$(ONLY) \
+	  pytest_add_cli_args_test_selection=$(TESTS) 'also_copy=' $(COPIED:%='  %') > $(MUTATED)/setup.cfg
+	@cd $(MUTATED) && export OMP_NUM_THREADS=1 && $(CURDIR)/$(BIN)/python -m mutmut run --max-children $(WORKERS)
+	@cd $(MUTATED) && $(CURDIR)/$(BIN)/python -m mutmut results
 
 lint: $(STAMP) ## style and types, as CI checks them; at the end what is nearest its budget
 	$(BIN)/ruff check .

@@ -26,7 +26,7 @@ SERVERS_SIDE = ("fedapp.server", "server_app")
 OWN_SITE = ("server_app.strategy", "fedapp.site.server_site")
 """But for the server's own site, which is a site in the server's process."""
 WHOLE = {
-    "docs", "flower", "deploy", "examples", "faults", "security", "golden", "mutants", "outside",
+    "docs", "flower", "deploy", "examples", "faults", "security", "golden", "outside",
 }  # fmt: skip
 """Folders of tests that run all rooms together, or none; the others are named after a room."""
 MATHEMATICS = (
