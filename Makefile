@@ -62,7 +62,7 @@ soak: $(STAMP) ## a federation while its programs are killed: ARGS="--sites 12 -
 	$(BIN)/python -m tests.faults.soak $(ARGS)
 
 # mutmut works on a copy in build/mutants, where the same command goes on after it was cut.
-# There `python -m mutmut show NAME` shows a survivor.
+# There `mutmut show NAME` shows a survivor.
 MUTATED = build/mutants/$(subst /,.,$(ONLY))
 COPIED := fedapp client_app server_app bench conf tests pyproject.toml
 mutants: $(STAMP) ## small faults put into a module: does a test notice? ONLY=fedapp/privacy/noise.py TESTS=tests/privacy

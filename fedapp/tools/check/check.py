@@ -1,4 +1,4 @@
-"""`fedapp check` as a person sees it: a table, facts, faults with their remedies, an exit code."""
+"""`fedapp check`: checks a site's data and machine, and prints faults with their remedies."""
 
 import os
 from collections import Counter
@@ -35,12 +35,13 @@ from fedapp.tools.check.remarks import Remark, fault, note, of_listing
 
 @dataclass(frozen=True)
 class Options:
-    """What is checked besides the images.
+    """What to check the data against.
 
-    experiment: what the sites agreed upon; None: not known. site_name: by which images are dealt to
-    train, val and test. server: host:port. hide_below: smallest count that is shown. store_path:
-    where the node is to keep models; None: where it does unless told. patients: the
-    site's own pattern, of its site.yaml.
+    experiment: what the sites agreed upon; None: not known. site_name: the site's name, from which
+    its images are split into train, val and test. server: host:port to connect to; empty: none.
+    hide_below: counts from 1 to below this are not shown. store_path: where the node will keep
+    models; None: the default place. patients: the pattern in the site's own site.yaml by which
+    patients are read from paths.
     """
 
     experiment: Experiment | None = None
@@ -52,7 +53,11 @@ class Options:
 
 
 def check(data: Path, options: Options, console: Console) -> int:
-    """Check a site's data and machine; return 0, or 1 where there is a fault."""
+    """Check a site's data and machine, and print remarks; return 1 if there is a fault, else 0.
+
+    Raises ConfigError if the experiment is none of sites with data of their own, and what reading
+    the list of the data raises.
+    """
     experiment = _agreed(options)
     settings = experiment.data if experiment else None
     facts, machines = _machine(options)
@@ -82,8 +87,10 @@ def check(data: Path, options: Options, console: Console) -> int:
         split, seed = (experiment.split, experiment.seed) if experiment else (SplitSettings(), 0)
         parts = deal(entries, split, seed, options.site_name, contents)
         groups = groups_dealt_together(entries, contents)
-        told = _told(entries, parts, groups, named)
-        counts = Counts(told.entries, told.parts, two_class_names(named) or classes, sums=not named)
+        samples = _samples(entries, parts, groups, named)
+        counts = Counts(
+            samples.entries, samples.parts, two_class_names(named) or classes, sums=not named
+        )
         console.print(counts.table(hide_below))
         if accuracy := expected(entries, parts, hide_below):
             seen.append(("accuracy", accuracy))
@@ -94,8 +101,8 @@ def check(data: Path, options: Options, console: Console) -> int:
             *odd,
             *remarks_on_copies(entries, parts, contents, hide_below, table),
             *counts.remarks(),
-            *remarks_on_classes(*told, two_class_names(named) or classes, hide_below),
-            *remarks_on_test(told.entries, told.parts, hide_below),
+            *remarks_on_classes(*samples, two_class_names(named) or classes, hide_below),
+            *remarks_on_test(samples.entries, samples.parts, hide_below),
             *remarks_on_bags(listing, parts, experiment),
         ]
         if experiment and not options.site_name and not any(e.part for e in listing.entries):
@@ -109,25 +116,25 @@ def check(data: Path, options: Options, console: Console) -> int:
     return int(any(remark.fault for remark in remarks))
 
 
-class _Told(NamedTuple):
-    """Of what classes are told: images, or each finding that was read in one."""
+class _Samples(NamedTuple):
+    """What is counted by class: images; or, of findings, each finding of each image."""
 
     entries: Sequence[Entry]
     parts: Sequence[str]
     groups: Sequence[Group]
 
 
-def _told(
+def _samples(
     entries: Sequence[Entry], parts: Sequence[str], groups: Sequence[Group], named: Sequence[str]
-) -> _Told:
+) -> _Samples:
     if not named:
-        return _Told(entries, parts, groups)
+        return _Samples(entries, parts, groups)
     places, each = zip(*one_entry_per_finding(entries, named), strict=True)
-    return _Told(each, [parts[i] for i in places], [groups[i] for i in places])
+    return _Samples(each, [parts[i] for i in places], [groups[i] for i in places])
 
 
 def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Remark]]:
-    """Return what there is besides the images, each in words, and what is wrong with it."""
+    """Return facts about disk, GPU and server as (name, words), and what is wrong with them."""
     experiment = options.experiment
     runs = out_root(experiment) if experiment else runs_root()
     place = options.store_path or Path(os.environ.get("FEDAPP_SITES") or runs)
@@ -142,7 +149,7 @@ def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Remark]]:
 
 
 def _agreed(options: Options) -> Experiment | None:
-    """Return the experiment. Raises ConfigError where it has no sites with data of their own."""
+    """Return the experiment, checked. Raises ConfigError if its sites have no data of their own."""
     experiment, name = options.experiment, options.site_name
     if experiment is None:
         return None

@@ -1,4 +1,4 @@
-"""What a site's inputs are for: how many of which class, copies, bags, and whether they suffice."""
+"""How a site's inputs are composed: counts by class and part, copies, bags; are they enough?"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -22,13 +22,13 @@ BAGGED = "(in a bag)"
 _PARTS = (TRAIN, VAL, TEST)
 _Cell = tuple[str, str]
 FEW_OF_CLASS = 5
-"""Test images of a class below which its share of right answers says next to nothing."""
+"""With fewer test images of a class, the share of right answers on them says almost nothing."""
 
 _USES = {TRAIN: "training", VAL: "validation", TEST: "test"}
 _NAMED = 4
-"""Files named of those that are equal."""
+"""How many of several equal files are named."""
 MOST_CONDITION = 100.0
-"""Condition number above which bags of some hundred images teach little."""
+"""Condition number of the proportions above which bags of some hundred images teach little."""
 
 
 class Counts:
@@ -41,9 +41,10 @@ class Counts:
         classes: Sequence[str],
         sums: bool = True,
     ):
-        """Count; classes: the agreed ones, shown even where there are none of their images.
+        """Count images.
 
-        sums: whether each image is of one class, so that sums over classes say something.
+        classes: the agreed ones, which get a row even without images. sums: whether each image has
+        one class, so that sums over the classes are meaningful.
         """
         self._sums = sums
         pairs = zip(entries, parts, strict=True)
@@ -53,10 +54,10 @@ class Counts:
         self._rows = [*classes, *sorted(others), *bagged, UNLABELLED]
 
     def table(self, hide_below: int) -> Table:
-        """Return the counts for the screen.
+        """Return the counts as a table.
 
-        hide_below: N; counts from 1 to N - 1 read "< N". A sum with one such part is left out:
-            the part could be computed from it.
+        hide_below: N; a count from 1 to N - 1 is shown as "< N". A sum that includes such a count
+            is left out, because the count could be computed from it.
         """
         table = Table("images of class", *_PARTS, "all", title_justify="left")
         for column in table.columns[1:]:
@@ -77,7 +78,7 @@ class Counts:
         return table
 
     def remarks(self) -> Iterator[Remark]:
-        """Yield what is missing; no number is in it."""
+        """Yield which images are missing. These remarks contain no counts that must be hidden."""
         by_part = Counter[str]()
         for (_, part), count in self.cells.items():
             by_part[part] += count
@@ -119,10 +120,10 @@ def remarks_on_classes(
     classes: Sequence[str],
     hide_below: int,
 ) -> Iterator[Remark]:
-    """Yield which classes are not in every part that the site has at all.
+    """Yield the classes that lack images in a part (train, val, test) that the site uses.
 
-    parts, groups: of each entry, the groups as they are dealt. classes: the agreed ones.
-    hide_below: smallest count that is shown.
+    parts, groups: of each entry; a group is what goes into one part together, such as a patient's
+    images. classes: the agreed ones. hide_below: as of `Counts.table`.
     """
     rows = [row for row in zip(entries, parts, groups, strict=True) if row[0].label]
     used = [part for part in _USES if any(found == part for _, found, _ in rows)]
@@ -136,7 +137,7 @@ def remarks_on_classes(
             absent.append(name)
         elif lacking:
             count = shown(len({group for _, group in mine}), hide_below)
-            # Of what is shown: it must not tell a hidden count.
+            # From the shown text: a plural must not reveal a hidden count.
             plural = "" if count == "1" else "s"
             remedy = "give it some in the column split"
             if dealt:
@@ -152,9 +153,9 @@ def remarks_on_classes(
 
 
 def expected(entries: Sequence[Entry], parts: Sequence[str], hide_below: int) -> str:
-    """Say how wide the accuracy's 95 % interval will be; empty where it would tell hidden counts.
+    """Return how wide the 95 % interval of the accuracy will be, in words.
 
-    hide_below: smallest count that is shown.
+    Empty if there are no test images, or if the text would reveal a count below hide_below.
     """
     by_class: dict[str, int] = {}
     for entry, part in zip(entries, parts, strict=True):
@@ -174,16 +175,16 @@ def expected(entries: Sequence[Entry], parts: Sequence[str], hide_below: int) ->
 def remarks_on_test(
     entries: Sequence[Entry], parts: Sequence[str], hide_below: int
 ) -> Iterator[Remark]:
-    """Yield where test images are too few to tell a good model from a bad one, class by class.
+    """Yield where there are too few test images to tell a good model from a bad one.
 
-    hide_below: smallest count that is shown.
+    hide_below: as of `Counts.table`.
     """
     pairs = zip(entries, parts, strict=True)
     counted = Counter(entry.label for entry, part in pairs if part == TEST)
     if 0 < counted.total() < MIN_TEST_IMAGES:
         remedy = "chance decides which of two models looks better here; label more images"
         yield note(f"fewer than {MIN_TEST_IMAGES} test images", remedy)
-    # A smaller number than hide_below must not show through.
+    # The limit in the text must not reveal a count below hide_below.
     least = max(FEW_OF_CLASS, hide_below)
     if few := sorted(name for name, count in counted.items() if count < least):
         low, _ = wilson(FEW_OF_CLASS - 1, FEW_OF_CLASS - 1)
@@ -201,12 +202,12 @@ def remarks_on_copies(
     hide_below: int,
     table: bool = False,
 ) -> list[Remark]:
-    """Return what is odd about images of equal content.
+    """Return remarks on images of equal content.
 
-    parts, contents: of each entry; an empty content is unknown. Copies under two labels are faults.
-    So are copies in two parts of the site's own split: a model would be measured on what it has
-    learned. hide_below: smallest count that is shown. table: the entries are rows of a table, of
-    which two may well be equal without being one: then all this is a note.
+    parts, contents: of each entry; an empty content is unknown. Copies with two labels are faults.
+    So are copies in two parts of the site's own split, where a model would be tested on images that
+    it has learned. hide_below: as of `Counts.table`. table: whether the entries are rows of a
+    table. Two rows may well be equal without being copies, so then everything is a note.
     """
     same, every, kind = (
         ("the same numbers", "rows", note) if table else ("the same image", "images", fault)
@@ -246,7 +247,7 @@ def remarks_on_copies(
 
 
 def _cut(found: Sequence[Remark], kind: Callable[[str, str], Remark]) -> list[Remark]:
-    """Return at most `SHOWN` of them and how many more there are."""
+    """Return at most `SHOWN` remarks and one more that counts the others."""
     if len(found) <= SHOWN:
         return list(found)
     more = kind(f"{len(found) - SHOWN} more images twice", "mend the first and run again")
@@ -254,9 +255,9 @@ def _cut(found: Sequence[Remark], kind: Callable[[str, str], Remark]) -> list[Re
 
 
 def bags_in_words(listing: Listing, hide_below: int) -> str:
-    """Say how many bags there are, of how many images, and the condition number.
+    """Return the number of bags, their sizes and the condition number of their proportions.
 
-    hide_below: smallest count that is shown.
+    hide_below: as of `Counts.table`.
     """
     sizes = sorted(Counter(entry.bag for entry in listing.entries if entry.bag).values())
     of = " to ".join(dict.fromkeys(shown(size, hide_below) for size in (sizes[0], sizes[-1])))
@@ -266,9 +267,9 @@ def bags_in_words(listing: Listing, hide_below: int) -> str:
 def remarks_on_bags(
     listing: Listing, parts: Sequence[str], experiment: Experiment | None
 ) -> Iterator[Remark]:
-    """Yield why the agreed method cannot learn from the bags, and whether they are much alike.
+    """Yield why the agreed method cannot learn from the bags, and if they are too much alike.
 
-    parts: of each entry, as it is dealt.
+    A bag is a group of images of which only the class proportions are known. parts: of each entry.
     """
     if not listing.bags:
         return
@@ -291,7 +292,7 @@ def _condition(listing: Listing) -> float:
 
 
 def _proportions(listing: Listing, bags: Collection[str]) -> Tensor:
-    """Return Pi of these bags, float64 [M, C]."""
+    """Return the class proportions of these bags, float64 [bags, classes]."""
     rows = [shares for bag, shares in listing.bags.items() if bag in bags]
     classes = len(next(iter(listing.bags.values())))
     return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), classes)

@@ -1,4 +1,4 @@
-"""What a site's inputs are: images that can be read, of which size and depth; or vectors."""
+"""Reads a site's inputs as a run would: sizes and bit depths of images, or scales of vectors."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,27 +22,28 @@ from fedapp.data.window import DepthError, StoredImage
 from fedapp.tools.check.remarks import Remark, fault, note
 
 _SAMPLED = 65536
-"""Values of an image, evenly spaced, that its usual range is taken from."""
+"""How many values of an image, evenly spaced, its usual range is estimated from."""
 _TAILS = (0.005, 0.995)
-"""Quantiles between which values are usual: hot pixels and metal lie beyond."""
+"""Quantiles between which values are usual. Hot pixels and metal lie beyond them."""
 _FEW_LEVELS = 64
-"""Levels of 256 that the usual values should take at least."""
+"""How many of 256 grey levels the usual values should take at least."""
 
 Ends = tuple[float, float]
 MOST_DEVIATIONS = 3.0
-"""How many agreed standard deviations a site's mean may be from the agreed one."""
+"""Largest distance of a site's mean from the agreed mean, in agreed standard deviations."""
 MOST_SCALE = 10.0
-"""By which factor a site's standard deviation may differ from the agreed one."""
+"""Largest factor between a site's standard deviation and the agreed one."""
 MOST_RATIO = 1000.0
-"""By which factor columns' scales may differ: beyond, the smaller says nothing to a network."""
+"""Largest factor between the scales of columns. Beyond it a network ignores the smaller one."""
 
 
 @dataclass(frozen=True)
 class Depth:
-    """An image's kind, such as "16-bit PNG", and its values where these need a window.
+    """The bit depth of an image. kind: its format in words, such as "16-bit PNG".
 
-    values: the least and the greatest, padding apart; None: 8 bits, levels already. usual: the
-    middle 99 % of them. window: the ends of the file's own; None: it has none.
+    values: the smallest and the largest, without padding; None: the image has 8 bits and needs no
+    window. usual: the ends of the middle 99 % of the values. window: the ends of the window that
+    the file itself has; None: it has none.
     """
 
     kind: str
@@ -53,7 +54,7 @@ class Depth:
 
 @dataclass(frozen=True)
 class Seen:
-    """An image that can be read. size: width and height in pixels."""
+    """What was seen of a readable image. size: width and height in pixels."""
 
     size: tuple[int, int]
     grey: bool
@@ -61,10 +62,11 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Look:
-    """One image as it lies there. content: `content_digest` it at the agreed size; empty: unknown.
+class ExaminedImage:
+    """The result of reading one image.
 
-    seen: None where it cannot be read; fault: why.
+    content: the digest of its pixels at the agreed size (`content_digest`); empty: unknown. seen:
+    None if it cannot be read. fault: why a run could not use it.
     """
 
     content: str = ""
@@ -75,28 +77,30 @@ class Look:
 def look_at_images(
     entries: Sequence[Entry], settings: DataSettings | None, console: Console
 ) -> tuple[list[str], list[tuple[str, str]], Iterator[Remark]]:
-    """Return the images' contents, what they are in words, and what is wrong or odd about them."""
+    """Return the images' contents, facts about them as (name, words), and remarks on them."""
     looks = _looks(entries, settings, console)
     depths = [look.seen.depth for look in looks if look.seen]
     said = [("images", sizes(looks)), ("kinds", kinds(depths))]
     return [look.content for look in looks], said, remarks_on(looks, settings)
 
 
-def _looks(entries: Sequence[Entry], settings: DataSettings | None, console: Console) -> list[Look]:
-    """Open every image as a run would; shows how far it is on a terminal."""
+def _looks(
+    entries: Sequence[Entry], settings: DataSettings | None, console: Console
+) -> list[ExaminedImage]:
+    """Read every image as a run would, with a progress bar on a terminal."""
     agreed = (MAX_SIDE, 0, "")
     if settings:
         agreed = (settings.image_size, settings.channels, settings.window)
     with ThreadPoolExecutor() as pool:
-        looks: Iterable[Look] = pool.map(lambda entry: _look(entry, *agreed), entries)
+        looks: Iterable[ExaminedImage] = pool.map(lambda entry: _look(entry, *agreed), entries)
         if console.is_terminal:
             looks = track(looks, "reading images", len(entries), console=console, transient=True)
         return list(looks)
 
 
-def remarks_on(looks: Sequence[Look], settings: DataSettings | None) -> Iterator[Remark]:
-    """Yield what is wrong or odd about the images; settings: what the sites agreed upon."""
-    # One library that is not there is one fault, of however many images.
+def remarks_on(looks: Sequence[ExaminedImage], settings: DataSettings | None) -> Iterator[Remark]:
+    """Yield what is wrong or unusual about the images. settings: what the sites agreed upon."""
+    # A missing library is one fault, however many images need it.
     yield from dict.fromkeys(look.fault for look in looks if look.fault)
     whole = [look.seen for look in looks if look.seen]
     yield from remarks_on_depth([seen.depth for seen in whole], settings)
@@ -113,8 +117,8 @@ def remarks_on(looks: Sequence[Look], settings: DataSettings | None) -> Iterator
         yield note(text, "they are squeezed to squares; cut them square if shapes matter")
 
 
-def sizes(looks: Sequence[Look]) -> str:
-    """Say how large the images are, width x height in pixels."""
+def sizes(looks: Sequence[ExaminedImage]) -> str:
+    """Return the sizes of the images in words, width x height in pixels."""
     counted = Counter(look.seen.size for look in looks if look.seen)
     if not counted:
         return "none could be read"
@@ -130,7 +134,7 @@ def sizes(looks: Sequence[Look]) -> str:
 
 
 def _how_many(these: Sequence[bool]) -> str:
-    """Return "all", "most", "some" or, for none, nothing: numbers are the table's, which hides."""
+    """Return "all", "most", "some" or, for none, "". Counts are shown in the table alone."""
     share = sum(these) / max(len(these), 1)
     return "all" if share == 1 else "most" if share > 0.5 else "some" if share else ""
 
@@ -139,26 +143,28 @@ def _area(size: tuple[int, int]) -> int:
     return size[0] * size[1]
 
 
-def _look(entry: Entry, side: int, channels: int, window: str) -> Look:
+def _look(entry: Entry, side: int, channels: int, window: str) -> ExaminedImage:
     try:
         stored = read_stored(entry.path)
         height, width = stored.values.shape[:2]
         seen = Seen((width, height), stored.grey, depth_of(stored))
         image = rendered(stored, entry.path, side, channels, window)
-        return Look(content_digest(image), seen)
+        return ExaminedImage(content_digest(image), seen)
     except DepthError:
-        return Look(seen=seen)  # `remarks_on_depth` says it once for all
+        return ExaminedImage(seen=seen)  # `remarks_on_depth` reports it once for all images
     except ImageError as error:
-        return Look(fault=fault(f"{entry.name}: {error.what}", error.remedy))
+        return ExaminedImage(fault=fault(f"{entry.name}: {error.what}", error.remedy))
     except NotInstalled as error:
-        return Look(fault=fault(f"DICOM files, but {error.what}", error.remedy))
+        return ExaminedImage(fault=fault(f"DICOM files, but {error.what}", error.remedy))
     except OSError as error:
         remedy = "let the user who runs the node read it"
-        return Look(fault=fault(f"{entry.name}: cannot be read ({error.strerror})", remedy))
+        return ExaminedImage(
+            fault=fault(f"{entry.name}: cannot be read ({error.strerror})", remedy)
+        )
 
 
 def depth_of(stored: StoredImage) -> Depth:
-    """Return an image's depth."""
+    """Return the bit depth of an image, with its range of values if it has more than 8 bits."""
     window = stored.window.ends if stored.window else None
     if not stored.deep:
         return Depth(stored.kind, window=window)
@@ -168,7 +174,7 @@ def depth_of(stored: StoredImage) -> Depth:
 
 
 def kinds(depths: Sequence[Depth]) -> str:
-    """Say of which kinds the images are, the most frequent first, and which values they have."""
+    """Return the kinds of images in words, the most frequent first, with their ranges of values."""
     said = []
     for kind, _ in Counter(depth.kind for depth in depths).most_common():
         values = [depth.values for depth in depths if depth.kind == kind and depth.values]
@@ -177,7 +183,7 @@ def kinds(depths: Sequence[Depth]) -> str:
 
 
 def remarks_on_depth(depths: Sequence[Depth], settings: DataSettings | None) -> Iterator[Remark]:
-    """Yield what `data.window` should be and is not; settings: what the sites agreed upon."""
+    """Yield what is wrong with `data.window` for these images. settings: as of `remarks_on`."""
     deep = [depth for depth in depths if depth.values]
     if not deep:
         return
@@ -202,7 +208,7 @@ def remarks_on_depth(depths: Sequence[Depth], settings: DataSettings | None) -> 
 
 
 def suggested(deep: Sequence[Depth]) -> str:
-    """Return a window for images that need one: their own, or else their usual values."""
+    """Suggest a window for images that need one: their own, else the range of usual values."""
     own = {depth.window for depth in deep}
     if None not in own and len(own) > 1:
         return f"{OWN_WINDOW} (their own windows, which differ)"
@@ -214,7 +220,7 @@ def suggested(deep: Sequence[Depth]) -> str:
 
 
 def _levels(deep: Sequence[Depth], ends: Ends) -> int:
-    """Return how many of 256 levels the usual values take in a window."""
+    """Return how many of 256 grey levels the usual values take in a window."""
     low, high = (median(depth.usual[end] for depth in deep) for end in (0, 1))
     shown = max(0.0, min(high, ends[1]) - max(low, ends[0]))
     return round(255 * shown / (ends[1] - ends[0])) + 1
@@ -226,14 +232,14 @@ def _range(values: Sequence[Ends]) -> str:
 
 
 def _alike(depths: Sequence[Depth]) -> str:
-    """Name the formats without their bits: PNG, TIFF, DICOM."""
+    """Return the formats without their bit depths, such as "DICOM and PNG"."""
     return " and ".join(sorted({depth.kind.rpartition(" ")[2] for depth in depths}))
 
 
 def look_at_vectors(
     values: Tensor, settings: DataSettings | None
 ) -> tuple[list[str], list[tuple[str, str]], Iterator[Remark]]:
-    """Return the vectors' contents, what they are in words, and what is odd about them.
+    """Return the vectors' contents, facts about them as (name, words), and remarks on them.
 
     values: float32 [n, D], n >= 1, finite.
     """
@@ -248,7 +254,7 @@ def look_at_vectors(
 def _odd(
     numbers: Tensor, mean: float, std: float, settings: DataSettings | None
 ) -> Iterator[Remark]:
-    """Yield which numbers a network would learn little from."""
+    """Yield columns that a network would learn little from, and scales unlike the agreed one."""
     columns = numbers.std(0, correction=0)
     moving = columns[columns > 0]
     if len(moving) and moving.max() > MOST_RATIO * moving.min():

@@ -1,4 +1,4 @@
-"""The site's machine: room for models, a GPU, a way to the server."""
+"""Checks a site's machine: free disk space for models, a GPU, a connection to the server."""
 
 import os
 import shutil
@@ -14,15 +14,15 @@ from fedapp.learn.networks import build_model
 from fedapp.tools.check.remarks import Remark, fault, note
 
 PATIENCE_S = 5.0
-"""Seconds to wait for the server."""
+"""Seconds to wait for a connection to the server."""
 _LEAST_FREE = 10**9
-"""Bytes that should be free where nothing else is known."""
+"""Bytes of disk that should be free if the experiment is not known."""
 _SPARE = 3
-"""Models beyond those of the helper list: the site's own old and new one, and one on its way."""
+"""Models beside the helper list: the site's old one, its new one and one being received."""
 
 
 def room(folder: Path, experiment: Experiment | None) -> tuple[str, list[Remark]]:
-    """Return the free space where a site keeps models, in words, and whether it is too little."""
+    """Return the free disk space for models in words, and faults if it is too little."""
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.isdir(path))
     free, needed = shutil.disk_usage(there).free, _LEAST_FREE
     said = f"{size(free)} free in {there}"
@@ -40,7 +40,7 @@ def room(folder: Path, experiment: Experiment | None) -> tuple[str, list[Remark]
 
 
 def gpu(device: str) -> tuple[str, list[Remark]]:
-    """Return the GPU in words, and whether `runtime.device` asks for one that is not there."""
+    """Return the GPU in words, and a fault if it is missing but `runtime.device` asks for it."""
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         name = torch.cuda.get_device_name()
@@ -53,12 +53,15 @@ def gpu(device: str) -> tuple[str, list[Remark]]:
 
 
 def address(server: str) -> str:
-    """Return host:port of what a person gives, which may be written as a web address."""
+    """Return host:port of an address, which may be written as https://host:port/."""
     return server.removeprefix("https://").removesuffix("/")
 
 
 def reach(server: str) -> tuple[str, list[Remark]]:
-    """Return whether the server takes connections, in words. Raises ConfigError: not host:port."""
+    """Try to connect to host:port; return the result in words, and a fault if it failed.
+
+    Raises ConfigError if `server` is not host:port.
+    """
     server = address(server)
     host, colon, port = server.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")  # as IPv6 addresses are written
@@ -80,7 +83,7 @@ def reach(server: str) -> tuple[str, list[Remark]]:
 
 
 def _needed(experiment: Experiment) -> int:
-    """Return the bytes of all models that a site holds at a time."""
+    """Return the bytes of all models that a site keeps at the same time."""
     data, method = experiment.data, experiment.method
     network = build_model(experiment.model, data.inputs, len(data.names))
     model = sum(t.numel() * t.element_size() for t in network.state_dict().values())

@@ -1,4 +1,4 @@
-"""What a check found: faults, which a site must mend, and notes, which it should have read."""
+"""What a check found: faults, which must be mended, and notes, which should be read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from fedapp.data.own import Fault
 
 SHOWN = 50
-"""Faults of one kind that are shown one by one."""
+"""How many faults of one kind are shown one by one."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """One line, and one line of remedy or consequence. fault: it must be mended."""
+    """One thing that was found. fault: it must be mended. remedy: what to do, or what follows."""
 
     fault: bool
     what: str
@@ -19,22 +19,22 @@ class Remark:
 
 
 def fault(what: str, remedy: str) -> Remark:
-    """Return something that must be mended."""
+    """Return a remark that must be mended."""
     return Remark(True, what, remedy)
 
 
 def note(what: str, remedy: str) -> Remark:
-    """Return something worth knowing."""
+    """Return a remark that is only worth knowing."""
     return Remark(False, what, remedy)
 
 
 def shown(count: int, hide_below: int) -> str:
-    """Return a count of images as it may be seen: from 1 to `hide_below` - 1 as "< hide_below"."""
+    """Return a count as text. From 1 to hide_below - 1 it is hidden, as "< hide_below"."""
     return f"< {hide_below}" if 0 < count < hide_below else f"{count:,}"
 
 
 def of_listing(faults: Sequence[Fault]) -> list[Remark]:
-    """Return remarks on what is wrong with the files, by kind, at most `SHOWN` of each."""
+    """Return a fault for each thing wrong with the files, at most `SHOWN` of each kind."""
     remarks = []
     for kind in dict.fromkeys(found.kind for found in faults):
         alike = [found for found in faults if found.kind == kind]

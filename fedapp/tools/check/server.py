@@ -1,7 +1,8 @@
-"""`fedapp check --server`: what stands between a site and the server, before the node is started.
+"""`fedapp check --server`: what may keep a site from the server, before its node is started.
 
-Each question is asked in order, and answered with what to do: is it reachable, is its certificate
-one that the site trusts, does the clock fit, which version is it, is the site's key registered.
+In this order: is the server reachable, does the site trust its certificate, do the clocks agree,
+does it run a version that the site can work with, is the site's key registered there? Each answer
+that is not as it should be comes with a remedy.
 """
 
 import ssl
@@ -33,13 +34,13 @@ from fedapp.tools.node.app_bundle import ABOUT, about, installed
 from fedapp.tools.node.approvals import Approvals
 
 AHEAD_S, BEHIND_S = 5.0, 300.0
-"""Seconds by which a site's clock may differ, as Flower's server has it."""
+"""Seconds by which a site's clock may be ahead of or behind the server's, by Flower's rule."""
 PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Look:
-    """One thing that was looked at. remedy: empty where it is as it should be."""
+class CheckResult:
+    """The answer to one question. remedy: empty if everything is as it should be."""
 
     what: str
     said: str
@@ -47,7 +48,7 @@ class Look:
 
 
 def show(server: str, keys: Path, folder: Path, console: Console) -> int:
-    """Print what `look` finds; return 0, or 1 where something is in the way."""
+    """Print what `look` finds; return 1 if something is in the way, else 0."""
     code = 0
     for one in look(server, keys, folder):
         word, colour = ("fault", "red") if one.remedy else ("ok", "green")
@@ -59,33 +60,34 @@ def show(server: str, keys: Path, folder: Path, console: Console) -> int:
     return code
 
 
-def look(server: str, keys: Path, folder: Path) -> Iterator[Look]:
-    """Yield what was found, one after the other, up to what keeps all further from being asked.
+def look(server: str, keys: Path, folder: Path) -> Iterator[CheckResult]:
+    """Yield the answers in order, up to one after which no further question can be asked.
 
-    server: host:port. keys: with `ca.crt` and `supernode.key`. folder: the site's own. Raises
-    ConfigError where the server's name is none, or a key cannot be read.
+    server: host:port. keys: folder with `ca.crt` and `supernode.key`. folder: the site's own, with
+    its terms and approvals. Raises ConfigError if `server` is not host:port, or a key cannot be
+    read.
     """
     server = address(server)
     said, found = reach(server)
     if found:
-        yield Look("reachable", said, "; ".join(one.remedy for one in found))
+        yield CheckResult("reachable", said, "; ".join(one.remedy for one in found))
         return
-    yield Look("reachable", f"{server} takes connections")
+    yield CheckResult("reachable", f"{server} takes connections")
     context = _trust(keys / "ca.crt")
     try:
         headers, _ = _get(f"https://{server}/health", context)
     except urllib.error.URLError as error:
         why = getattr(error.reason, "verify_message", "") or str(error.reason)
-        yield Look("certificate", why, _mend_tls(why))
+        yield CheckResult("certificate", why, _mend_tls(why))
         return
-    yield Look("certificate", "is one that this site trusts, for that name")
+    yield CheckResult("certificate", "is one that this site trusts, for that name")
     yield _clock(headers)
     yield _version(server, context, folder)
     yield _key(server, keys)
 
 
 def _get(url: str, context: ssl.SSLContext) -> tuple[Message, bytes]:
-    """Return headers and body, whatever the server's word; raises URLError: no HTTP at all."""
+    """Return headers and body for any HTTP status. Raises URLError if there is no HTTP answer."""
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
@@ -111,19 +113,19 @@ def _mend_tls(why: str) -> str:
     return "ask for the ca.crt of this server's CA, and compare it by phone or on paper"
 
 
-def _clock(headers: Message) -> Look:
+def _clock(headers: Message) -> CheckResult:
     try:
         ahead = (datetime.now(UTC) - parsedate_to_datetime(headers["Date"])).total_seconds()
     except (KeyError, TypeError, ValueError):
-        return Look("clock", "the server does not say its time")
+        return CheckResult("clock", "the server does not say its time")
     way = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
-    if -BEHIND_S < ahead < AHEAD_S + 1:  # the server says whole seconds
-        return Look("clock", f"fits: {way}")
-    return Look("clock", way, "set this machine's clock by NTP: the server refuses it so")
+    if -BEHIND_S < ahead < AHEAD_S + 1:  # the server's clock is in whole seconds
+        return CheckResult("clock", f"fits: {way}")
+    return CheckResult("clock", way, "set this machine's clock by NTP: the server refuses it so")
 
 
-def _version(server: str, context: ssl.SSLContext, folder: Path) -> Look:
-    """Compare what is installed there and here, and say what a run of it would meet."""
+def _version(server: str, context: ssl.SSLContext, folder: Path) -> CheckResult:
+    """Compare the code that is installed at the server and here; can this site do its runs?"""
     here = installed()
     try:
         theirs: dict[str, Any] = parse_json(_get(f"https://{server}{ABOUT}", context)[1])
@@ -132,19 +134,19 @@ def _version(server: str, context: ssl.SSLContext, folder: Path) -> Look:
         numbers = str(theirs["numbers"])
     except (ValueError, KeyError, TypeError, urllib.error.URLError):
         said = "the server does not say; it is older, or its gateway does not pass it on"
-        return Look(
+        return CheckResult(
             "version", said, f"compare by phone: fedapp approve --hash says {here.hash[:16]} here"
         )
     if app == here.hash:
-        return Look("version", f"the same code on both: {title} ({app[:16]})")
+        return CheckResult("version", f"the same code on both: {title} ({app[:16]})")
     said = f"{title} ({app[:16]}) there, {here.title} ({here.hash[:16]}) here"
     try:
         words = {one.app: one.word for one in Approvals(folder).decisions()}
         if words.get(app) == "approved":
-            return Look("version", f"{said}: this site has approved it")
+            return CheckResult("version", f"{said}: this site has approved it")
         allowed = stands_in(folder)
     except FedAppError as error:
-        return Look("version", said, f"mend first: {error}")
+        return CheckResult("version", said, f"mend first: {error}")
     mine = about(here)["messages"]
     understood = mine[1] <= speaks[0] <= mine[2] and speaks[1] <= mine[0] <= speaks[2]
     messages = f"messages {speaks[0]} (understands {speaks[1]} to {speaks[2]}) there, "
@@ -152,16 +154,18 @@ def _version(server: str, context: ssl.SSLContext, folder: Path) -> Look:
     if understood and numbers == about(here)["numbers"]:
         said += f"; {messages}: both understood, and numbers made by the same files"
         if allowed:
-            return Look("version", f"{said}: the code installed here does its runs")
-        return Look(
+            return CheckResult("version", f"{said}: the code installed here does its runs")
+        return CheckResult(
             "version", said, "approve it, or let the code here do it: stand_in in site.yaml"
         )
     other = "numbers are made by other files" if understood else messages
-    return Look("version", f"{said}; {other}", f"install {title}, or approve it: fedapp approve")
+    return CheckResult(
+        "version", f"{said}; {other}", f"install {title}, or approve it: fedapp approve"
+    )
 
 
-def _key(server: str, keys: Path) -> Look:
-    """Sign on with the site's key, and off again at once; nothing is asked for."""
+def _key(server: str, keys: Path) -> CheckResult:
+    """Sign on at the server with the site's key, and off again: is the key registered?"""
     path = keys / "supernode.key"
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
@@ -185,10 +189,12 @@ def _key(server: str, keys: Path) -> Look:
             client.DeactivateNode(DeactivateNodeRequest(node_id=node))
     except httpx.HTTPStatusError as error:
         if error.response.status_code == httpx.codes.UNAUTHORIZED:
-            return Look("key", "the server does not take its signature", "look at the clock above")
+            return CheckResult(
+                "key", "the server does not take its signature", "look at the clock above"
+            )
         said = "is not registered, or a node with it is online"
         remedy = "have its public half registered, or look at `fedapp node --status` first"
-        return Look("key", said, remedy)
+        return CheckResult("key", said, remedy)
     except httpx.TransportError as error:
-        return Look("key", f"could not be tried ({error})", "try again")
-    return Look("key", "is registered: the server let it sign on, and off again")
+        return CheckResult("key", f"could not be tried ({error})", "try again")
+    return CheckResult("key", "is registered: the server let it sign on, and off again")

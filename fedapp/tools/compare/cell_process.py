@@ -1,7 +1,8 @@
-"""One cell in a process of its own: `python -m fedapp.tools.compare.cell_process`, a job on stdin.
+"""Runs one cell in a process of its own: `python -m fedapp.tools.compare.cell_process`.
 
-Standard input stays open as long as the comparison runs: when it closes, whatever ended the
-comparison, this process ends too. A run so cut loses at most its last round.
+The job is one line of JSON on standard input, which stays open as long as the comparison runs. When
+it closes, for whatever reason, this process ends too. A run that is cut so loses at most its last
+round.
 """
 
 import json
@@ -29,11 +30,11 @@ Driver = Literal["loopback", "flower"]
 
 @dataclass(frozen=True)
 class Job:
-    """A cell to finish; what is done already is left out.
+    """A cell to finish.
 
-    run: the cell's folder. preset, overrides, experiment: the same experiment, as Flower takes it
-    and as `to_plain` gives it. digest: of the cell. parents: for Mix, run folder and experiment of
-    each that it asks.
+    run: the cell's folder. preset and overrides, or experiment: the same experiment twice, as
+    Flower takes it and as `to_plain` returns it. digest: the cell's. parents: for Mix, the run
+    folder and the experiment of each cell whose models it uses.
     """
 
     run: str
@@ -46,7 +47,7 @@ class Job:
 
     @classmethod
     def of(cls, cell: Cell, driver: Driver) -> Self:
-        """Return the job that finishes a cell; a begun run goes on."""
+        """Return the job that finishes a cell. A run that was begun goes on."""
         resume = cell.state() == "begun"
         runtime = replace(cell.experiment.runtime, resume=resume)
         return cls(
@@ -70,7 +71,7 @@ class Job:
 
 
 def do(job: Job) -> None:
-    """Finish a cell."""
+    """Run a cell to its end, unless it has its summary already."""
     run, experiment = Path(job.run), from_plain(job.experiment, "the comparison's job")
     with torch_threads(experiment.runtime.threads):
         if not (run / "summary.json").exists():
@@ -80,15 +81,15 @@ def do(job: Job) -> None:
             elif job.driver == "flower":
                 app = Path(flower_local.__file__).resolve().parents[2]
                 if flower_local.run(app, job.preset, as_texts(job.overrides)):
-                    raise SystemExit(1)  # it has said why
+                    raise SystemExit(1)  # it has printed the reason
             else:
                 run_loopback(experiment)
 
 
 def main() -> None:
-    """Entry point: where it fails, the last line that begins with "error:" says why."""
+    """Run the job on standard input. If it fails, the last line with "error:" says why."""
     tune_own_process()
-    # Nobody else may read it: Flower's programs inherit standard input.
+    # Standard input is moved away, because programs that Flower starts inherit it.
     words = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     job = Job.from_line(words.readline())
@@ -101,7 +102,7 @@ def main() -> None:
 
 
 def _end_with(parent: TextIO) -> None:
-    """Wait for the parent to end; then end this process, as by a polite kill."""
+    """Wait until the parent has ended; then end this process with SIGTERM."""
     parent.read()
     os.kill(os.getpid(), signal.SIGTERM)
 

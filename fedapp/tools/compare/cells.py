@@ -1,7 +1,7 @@
-"""The cells of a comparison: one experiment each, where it lies, and how far it is.
+"""The cells of a comparison: the experiment, folder and state of each.
 
-A cell's folder is an ordinary run folder, OUT/cells/<setting>/<method>/seed-<n>; its
-log lies beside. What lies there from before is kept where it belongs to this comparison.
+A cell's folder is an ordinary run folder, OUT/cells/<setting>/<method>/seed-<n>, with its log
+beside it. Results of an earlier call are kept if they belong to this comparison.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ from fedapp.tools.compare.grid import ANSWER, MIX, Grid, Setting
 
 State = Literal["new", "begun", "done"]
 NAMED = 3
-"""Cells named where there may be many."""
+"""How many cells an error names at most."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
     """One setting, method and seed.
 
-    experiment: what runs, its run folder included. Mix runs nothing: it has its first parent's, and
-    measures on that one's data. parents: the cells whose models Mix asks; else empty. answer: the
-    one that the method is scored by; empty: the one that it uses. Cells of several methods may be
-    one run, in one folder, scored by different answers.
+    experiment: the experiment that runs, with its run folder. Mix runs nothing; it has the
+    experiment of its first parent, on whose data it is measured. parents: the cells whose models
+    Mix uses; else empty. answer: the answer that the method is scored by; empty: the one that it
+    uses. Cells of several methods may share one run and folder, scored by different answers.
     """
 
     setting: str
@@ -50,35 +50,35 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """How a person reads it."""
+        """The cell's name in messages."""
         return f"{self.setting} / {self.method} / seed {self.seed}"
 
     @property
     def log(self) -> Path:
-        """What its process says."""
+        """The file with the output of its process."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
     def has_models(self) -> bool:
-        """Whether the final models are still there."""
+        """Whether its final models are still on disk."""
         return (self.folder / "pool").is_dir()
 
     @property
     def digest(self) -> str:
-        """What makes it this cell and no other: of its settings, or of its parents'."""
+        """SHA-256 of its settings, or for Mix of its parents' digests: identifies the cell."""
         if not self.parents:
             return experiment_digest(self.experiment)
         digests = " ".join([MIX, *(parent.digest for parent in self.parents)])
         return hashlib.sha256(digests.encode()).hexdigest()
 
     def state(self) -> State:
-        """Return how far it is; a folder that was never made whole counts as new."""
+        """Return its state. A folder whose making was interrupted counts as new."""
         if not (self.folder / "run.json").is_file():
             return "new"
         return "done" if (self.folder / "summary.json").is_file() else "begun"
 
     def run_facts(self) -> dict[str, Any]:
-        """Return run.json. Raises RunError where it is damaged."""
+        """Return the content of run.json. Raises RunError if it is damaged."""
         path = self.folder / "run.json"
         try:
             facts = read_json(path)
@@ -91,28 +91,28 @@ class Cell:
         return facts
 
     def make_ready(self) -> str:
-        """Remove what it cannot go on from; return why, where a person should know; else empty."""
+        """Remove files that it cannot go on from; return a note for the user, or an empty text."""
         if self.state() == "begun" and not self.parents:
             try:
                 RunFolder(self.folder).load_checkpoint()
             except RunError:
                 rmtree(self.folder)
                 return f"{self.name}: its checkpoint is damaged; it starts again"
-        if self.state() == "new" and self.folder.exists():  # cut while it was being made
+        if self.state() == "new" and self.folder.exists():  # interrupted while it was being made
             rmtree(self.folder)
         return ""
 
     def remove_models(self) -> None:
-        """Remove its models, where nothing needs them any more."""
+        """Remove its models and the state that its sites kept."""
         for name in ("pool", "sites"):
             rmtree(self.folder / name, ignore_errors=True)
 
 
 def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
-    """Return all cells in the order they are to run: a seed is compared wholly before the next.
+    """Return all cells in the order in which they run: all cells of one seed before the next seed.
 
-    A method that is scored by another answer shares the cell of one with the same settings.
-    Raises ConfigError, each problem once.
+    A method that is scored by another answer shares the run of a method with the same settings.
+    Raises ConfigError with each problem once.
     """
     lines: dict[str, None] = {}
     cells: list[Cell] = []
@@ -129,7 +129,7 @@ def build_cells(grid: Grid, out: Path) -> tuple[Cell, ...]:
 
 
 def _cells(grid: Grid, setting: Setting, seed: int, out: Path) -> tuple[dict[str, Cell], list[str]]:
-    """Return the cells of one setting and seed, by method, and what is wrong with others."""
+    """Return the cells of one setting and seed by method, and the problems of the others."""
     here: dict[str, Cell] = {}
     lines: list[str] = []
     for method in grid.methods:
@@ -172,7 +172,7 @@ def _cell(grid: Grid, setting: Setting, method: str, seed: int, out: Path) -> Ce
 
 
 def runs_of(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells that run: of those in one folder the one that the folder is named after."""
+    """Return the cells that run: of those that share a folder, the one that it is named after."""
     found: dict[Path, Cell] = {}
     for cell in cells:
         if cell.folder not in found or not cell.answer:
@@ -185,7 +185,7 @@ def _folder(out: Path, setting: str, method: str, seed: int) -> Path:
 
 
 def _safe(name: str) -> str:
-    """Return a folder's name; other names never share one."""
+    """Return a folder's name for a name, different for different names."""
     safe = re.sub(r"[^A-Za-z0-9._=+-]+", "-", name)
     if safe == name and not name.startswith((".", "-")):
         return name
@@ -193,7 +193,7 @@ def _safe(name: str) -> str:
 
 
 def _located(error: ConfigError, grid: Grid, setting: Setting, method: str) -> list[str]:
-    """Return the lines of a ConfigError with the place in the grid where the value stands."""
+    """Return the lines of a ConfigError, each with the place of the value in the grid."""
     lines = []
     for problem in error.problems:
         if isinstance(problem, Problem) and problem.where == OVERRIDE:
@@ -205,10 +205,10 @@ def _located(error: ConfigError, grid: Grid, setting: Setting, method: str) -> l
 
 
 def check_cells(cells: Sequence[Cell]) -> list[str]:
-    """Compare what lies in the cells' folders with the grid; return what deserves a warning.
+    """Compare the cells' folders with the grid; return warnings.
 
-    Raises RunError where a cell was run with other settings or on another split, or where Mix's
-    parents have no models any more.
+    Raises RunError if a cell was run with other settings or on another split, or if models that Mix
+    needs were removed.
     """
     begun = [cell for cell in cells if cell.state() != "new"]
     facts = {cell: cell.run_facts() for cell in begun}
@@ -258,7 +258,7 @@ def _changed(cell: Cell) -> str:
 
 
 def _other_split(cell: Cell, manifest: object) -> bool:
-    """Whether the split that `split.manifest` names is another than the one that was run on."""
+    """Return whether `split.manifest` names another split than the run was done on."""
     split = cell.experiment.split
     if not split.manifest or manifest is None:
         return False

@@ -1,4 +1,4 @@
-"""What came out of all cells, as tidy CSV files, rewritten whole whenever a cell gets done."""
+"""Collects the results of all cells in tidy CSV files, written anew whenever a cell is done."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,13 +37,13 @@ Tables = Mapping[str, Sequence[Row]]
 _OF_AN_ANSWER = dict(
     zip(OF_AN_ANSWER, ("best_by_validation", "best_by_validation_round", "final"), strict=True)
 )
-"""Column, behind the answer's name -> key of an answer in summary.json."""
+"""Suffix of a column, after the answer's name -> key of that answer in summary.json."""
 _AT_LAST = {**_OF_AN_ANSWER, SELECTED: "final"}
-"""The same where there are no validation images."""
+"""The same if runs are judged at their last round or there are no validation images."""
 
 
 class Collection:
-    """The files of a comparison in its folder; a cell that is done is read once."""
+    """Reads the cells of a comparison, each once when it is done, and writes the result files."""
 
     def __init__(self, grid: Grid, cells: Sequence[Cell], out: Path) -> None:
         self._grid, self._out = grid, out
@@ -57,24 +57,24 @@ class Collection:
 
     @property
     def results(self) -> list[Row]:
-        """The rows of results.csv."""
+        """The rows of results.csv, one for each cell that is done."""
         return [self.result(cell) for cell in self._cells if cell in self._read]
 
     @property
     def done(self) -> int:
-        """How many runs are done; one may be several rows."""
+        """How many runs are done. One run may have several rows, scored by different answers."""
         return len({cell.folder for cell in self._read})
 
     def record(self) -> ComparisonRecord:
-        """Return what was written."""
+        """Return the files that were written, as reports read them."""
         return read_comparison(self._out)
 
     def result(self, cell: Cell) -> Row:
-        """Return the row of results.csv of a cell that is done."""
+        """Return the row of results.csv for a cell that is done."""
         return self._read[cell]["results.csv"][0]
 
     def write(self) -> list[Path]:
-        """Write all files; return them. Raises RunError where a cell's files are damaged."""
+        """Write all files and return their paths. Raises RunError if a cell's files are damaged."""
         for cell in self._cells:
             if cell not in self._read and cell.state() == "done":
                 at_last = self._grid.judged == "last"
@@ -93,7 +93,7 @@ class Collection:
     def split_faults(self) -> list[str]:
         """Return a line for each setting and seed whose cells were not run on the same split.
 
-        Which labels are visible may differ: a method may be given all.
+        The visible labels may differ, because a method may be given all of them.
         """
         lines = []
         groups: dict[tuple[str, int], list[Cell]] = {}
@@ -130,7 +130,7 @@ class Collection:
 
 
 def _tables(cell: Cell, out: Path, at_last: bool) -> Tables:
-    """Read a done cell's files into rows. at_last: it is judged at its last round."""
+    """Return the rows of a cell that is done. at_last: whether it is judged at its last round."""
     folder = RunFolder(cell.folder)
     try:
         summary = read_json(cell.folder / "summary.json")
@@ -144,7 +144,7 @@ def _tables(cell: Cell, out: Path, at_last: bool) -> Tables:
     if cell.answer:
         summary, rounds, sites = scored_by(cell.answer, summary, rounds, sites, cell.name)
         accuracy = summary["mean_test_accuracy"]
-    curve = [] if cell.parents else rounds  # Mix is measured once
+    curve = [] if cell.parents else rounds  # Mix is measured once, after the last round
     at = {row["round"]: row for row in curve}
     chosen = accuracy.get("best_by_validation_round")
     last = at_last or accuracy.get("best_by_validation") is None
@@ -196,7 +196,7 @@ def _tables(cell: Cell, out: Path, at_last: bool) -> Tables:
 
 
 def _calibration_error(cell: Cell) -> float | None:
-    """Return the error of all sites' answers to test images after the last round; None without."""
+    """Return the calibration error of all sites' test answers after the last round, if recorded."""
     path = cell.folder / "evaluations.json"
     part = f"test_{cell.answer}" if cell.answer else "test"
     try:
@@ -212,13 +212,13 @@ def _calibration_error(cell: Cell) -> float | None:
 
 
 def _same_split(first: Cell, second: Cell) -> bool:
-    """Whether two cells' sites hold the same images for the same purpose, as far as is known."""
+    """Return whether two cells' sites hold the same images in the same parts, as far as known."""
     paths = [cell.folder / "manifest.safetensors" for cell in (first, second)]
     if all(path.is_file() for path in paths):
         a, b = map(Manifest.load, paths)
         return np.array_equal(a.site, b.site) and np.array_equal(a.split, b.split)
     if first.experiment.split.labels != second.experiment.split.labels:
-        return True  # through Flower only digests are known, and these differ then
+        return True  # Flower leaves digests only, which differ with the visible labels
     return bool(first.run_facts().get("manifest") == second.run_facts().get("manifest"))
 
 
@@ -229,13 +229,15 @@ def scored_by(
     sites: Sequence[Row],
     name: str,
 ) -> tuple[Row, list[Row], list[Row]]:
-    """Return summary.json, metrics.jsonl and per_site.csv with this answer's accuracies in use.
+    """Return summary.json, metrics.jsonl and per_site.csv as if the run had used another answer.
 
-    FedAvg fine-tuned measures FedAvg too: the common answer of the same run. So a grid has both
-    rows for one run, each judged by its own validation accuracy. name: of the cell, for errors.
-    A site that lacks the answer counts with the average, as in the means (`Standings.of_answer`).
-    What is not recorded by answer (spread over sites but of the last round, accuracy of single
-    sites at other rounds) is left out. Raises RunError where the run did not measure the answer.
+    A run of fine-tuned FedAvg measures plain FedAvg too, as its common answer. So one run gives two
+    rows of a grid, each judged by its own validation accuracy. name: the cell's, for errors.
+
+    A site that lacks the answer counts with the common one, as in the means
+    (`Standings.of_answer`). Values that are not recorded for each answer are left out: the spread
+    over sites before the last round, and the accuracy of single sites at other rounds. Raises
+    RunError if the run did not measure the answer.
     """
     found = summary.get("answers", {}).get(answer)
     if found is None:

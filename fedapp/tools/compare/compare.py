@@ -1,4 +1,4 @@
-"""`fedapp compare`, with `--tune` too: a grid in, cells run, files and a table out."""
+"""`fedapp compare`, also with `--tune`: runs the cells of a grid, writes files, prints a table."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,12 +37,13 @@ def compare(
     keep_models: bool = False,
     by: Metric = "accuracy",
 ) -> int:
-    """Run a grid; return 0, 1 where a cell failed, `INTERRUPTED` after Ctrl-C.
+    """Run a grid and print its table; return 0, 1 if a cell failed, `INTERRUPTED` after Ctrl-C.
 
-    jobs: processes at a time; None: one a core, as memory allows. by: metric of what is told at the
-    end.
+    name: of a grid (`read_grid`). overrides: for all cells. methods, seeds, settings: those to run,
+    instead of the grid's; empty: all. jobs: processes at a time; None: one for each core, as far as
+    memory allows. by: the metric of the printed table.
 
-    Raises ConfigError and RunError before anything is started: every cell is built and checked.
+    Raises ConfigError and RunError before anything is started, since every cell is built first.
     """
     grid = read_grid(name, overrides, methods, seeds, settings)
     out = folder_of(out, f"compare-{grid.name}")
@@ -50,7 +51,7 @@ def compare(
     if code == INTERRUPTED:
         return code
     if collection.results:
-        # Only here: drawing takes long to import, and every cell's process imports this module.
+        # Imported late: drawing takes long to import, and each cell's process imports this module.
         from fedapp.reports.comparison.document import write_report
 
         found = collection.record()
@@ -72,10 +73,10 @@ def tune(
     out: Path | None = None,
     jobs: int | None = None,
 ) -> int:
-    """Run all candidates of a grid, and write the grid with the best; return as `compare`.
+    """Run all candidates of a grid and write the grid with the best ones; return as `compare` does.
 
-    settings: of the grid's, to tune on, instead of those that its `tune` names; the tuned grid has
-    these alone. values: what to try for every method, instead of the grid's `tune`
+    settings: those of the grid to tune on, instead of the ones that its `tune` names; the tuned
+    grid has only these. values: what to try for every method, instead of the grid's `tune`
     (`tuning.searched`).
     The grid is written only when every candidate has its result.
     """
@@ -99,7 +100,7 @@ def tune(
 
 
 def folder_of(out: Path | None, name: str) -> Path:
-    """Return the folder of a comparison: the one that is asked for, else of this name in yours."""
+    """Return the folder of a comparison: `out`, or else `name` among the user's runs."""
     return (out.expanduser() if out else runs_root() / name).absolute()
 
 

@@ -1,8 +1,8 @@
-"""The paper's Mix (Fig. 11): the final models of FixAvg, FixProx and FixBN asked together.
+"""The paper's Mix (Fig. 11): an ensemble of the final models of FixAvg, FixProx and FixBN.
 
-Every site averages the softmax outputs of the three models it ends with. So it costs what all three
-cost together: models, bytes and seconds are sums. It is measured once, after the last round: its
-"best", "final" and "selected by validation" are all that one measurement.
+Every site averages the softmax outputs of the three models that it ends with. Its costs are the
+sums of the three runs' models, bytes and seconds. It is measured once, after the last round, so its
+"best", "final" and "selected by validation" accuracies are the same number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,13 +41,13 @@ _SUMMED = (
 
 
 class FinalModels:
-    """What every site of a run used after the last round, in one network to load them into.
+    """Loads the model that each site of a finished run used after the last round.
 
-    Of a method that averages this is the server's model, of the others the site's own; the part
-    that the site keeps to itself is put in. pFedMe keeps no theta: the server's w stands for it. So
-    it does for a model that a site has beside the shared one (`Method.memory`).
+    For a method that averages it is the server's model, for others the site's own, together with
+    the part that the site keeps private. Of pFedMe, which keeps no theta, and of a method with a
+    second model at the site (`Method.memory`), it is the server's model w.
 
-    Raises RunError where the run is not over or its models are gone, StoreError where one is.
+    Raises RunError if the run is not finished or its models are gone, StoreError if one of them is.
     """
 
     def __init__(self, run: Path, experiment: Experiment, federation: LoadedSites) -> None:
@@ -78,9 +78,9 @@ class FinalModels:
         self.network.to(self.device)
 
     def load(self, site: int) -> Network:
-        """Load a site's final model into the network and return it."""
+        """Load a site's final model into the one network and return it."""
         ref = self._pool.latest(SERVER_SITE)
-        if ref.version == 0 or self._experiment.method.joins_at > 0:  # it is no common model
+        if ref.version == 0 or self._experiment.method.joins_at > 0:  # there is no common model
             ref = self._pool.latest(site)
         owner, transport = f"final model of site {site}", self._experiment.transport
         shared = from_bytes(self._pool.get(ref.digest), self._shared, owner, transport)
@@ -88,9 +88,9 @@ class FinalModels:
         return self.network
 
     def probabilities(self, site: int, part: str) -> tuple[Tensor, Tensor]:
-        """Return a site's answers [n, C] and labels [n] on its "val" or "test" images, on the CPU.
+        """Return a site's probabilities [n, C] and labels [n] on its "val" or "test" images.
 
-        As its own model gives them, without dropout.
+        They are on the CPU, and made without dropout.
         """
         data = self._federation.dealt.site(site)
         of = data.parts[part]
@@ -101,7 +101,7 @@ class FinalModels:
         digest = self._private.get(str(site), "")
         if not digest or not self._kept:
             return {name: self._w_0[name] for name in self._kept}
-        # Not `PrivateParts.load`: it would take w_0 for a lost one, and the result would be wrong.
+        # Not by `PrivateParts.load`, which would replace a lost part by w_0: a wrong result.
         store = ModelStore(self._sites_root / f"site-{site}" / "private", memory_bytes=0)
         stored = from_bytes(store.get(digest), self._stored, f"private part of site {site}")
         return {name: stored[name] for name in self._kept}
@@ -113,12 +113,12 @@ class FinalModels:
 
 
 def write_mix(run: Path, parents: Sequence[tuple[Path, Experiment]], digest: str) -> Row:
-    """Make Mix's run folder from those of its parents, and return its summary.
+    """Make Mix's run folder from its parents' and return its summary.
 
-    parents: their run folders and experiments, on the same split; they differ in method only.
-    digest: of what is mixed. A folder that an earlier try left is replaced.
+    parents: run folders and experiments on the same split, which differ only in the method.
+    digest: the cell's. A folder that an earlier, interrupted call left is replaced.
 
-    Raises RunError where a parent is not over, has no models or another split.
+    Raises RunError if a parent is not finished, has no models or was run on another split.
     """
     experiment = parents[0][1]
     federation = federation_of(experiment)
@@ -159,7 +159,7 @@ def ensemble(answers: Sequence[Tensor]) -> Tensor:
 
 
 def _standing(site: int, models: Sequence[FinalModels], federation: LoadedSites) -> Standing:
-    """Return how a site stands with the ensemble of its models, on its val and test images."""
+    """Return the evaluation of a site's ensemble on its validation and test images."""
     data = federation.dealt.site(site)
     facts = SiteFacts(
         site=site,
