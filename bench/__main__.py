@@ -1,8 +1,8 @@
 """Run the benchmarks one after the other, then write the tables of docs/results/benchmarks.md.
 
-`python -m bench [--quick] [NAME ...]`: all of them, or those named. One that fails does not keep
-the others from running; the exit code is 1 then. `--quick` runs each at toy size, to see whether it
-runs: nothing is recorded, and the tables stay as they are.
+`python -m bench [--quick] [NAME ...]` runs all of them, or those named. If one fails, the others
+still run, and the exit code is 1. `--quick` runs each at toy size, to see whether it works: nothing
+is recorded, and the tables stay as they are.
 """
 
 import subprocess
@@ -37,7 +37,7 @@ def main(
 
 
 def passed(name: str, quick: bool) -> bool:
-    """Run a benchmark; return whether it came to its end."""
+    """Run a benchmark; return whether it succeeded."""
     command = [f"bench.{name}", *(["--quick"] if quick else [])]
     print(f"bench: {name}: python -m {' '.join(command)}", flush=True)
     began = time.monotonic()

@@ -1,7 +1,7 @@
-"""Sites that mean harm, simulated for benchmarks: what they upload and what they learn from.
+"""Hostile sites, simulated for benchmarks: what they upload, and the labels they learn from.
 
-Each tensor below is one of the model that a hostile site trained (w) or of the model that it
-started from and the server knows (w_0): the server's own, or with UM-pFSSL the site's last.
+w is the model that a hostile site trained, and w_0 the model that it started from, which the server
+knows: the server's own or, with UM-pFSSL, the site's last one. The change is w - w_0.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -37,17 +37,17 @@ BIAS = 20.0
 
 @dataclass
 class Hostile(Through):
-    """A transport by which some sites' uploads are changed, so that every check still passes.
+    """A carrier that changes the uploads of some sites in such a way that every check passes.
 
-    A reply names the digest of the changed model, as a hostile program would. What a site says of
-    its images, and its evaluations, stay true.
+    A reply names the digest of the changed model, as a hostile program would. The site's facts and
+    its evaluations stay true.
     """
 
     sites: Collection[int]
     attack: str
     seed: int
-    heard: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
-    """By round and site: accuracy of each part that it measured, in [0, 1]."""
+    accuracies: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
+    """Accuracies in [0, 1] by round, site and part of the images, from all replies."""
     _first: dict[int, Params] = field(default_factory=dict)
 
     def exchange(
@@ -58,16 +58,16 @@ class Hostile(Through):
         for asked, incoming in self.carrier.exchange(outbox, fetch, deadline_s):
             reply = incoming.answer
             if isinstance(reply, Reply):
-                self._hear(reply)
+                self._note(reply)
             if isinstance(reply, Reply) and self._attacks(reply, incoming):
                 yield asked, self._changed(tasks[reply.site], reply, incoming, fetch)
             else:
                 yield asked, incoming
 
-    def _hear(self, reply: Reply) -> None:
+    def _note(self, reply: Reply) -> None:
         found = {part: result.accuracy for part, result in reply.with_repeats().evaluations.items()}
         known = {part: accuracy for part, accuracy in found.items() if accuracy is not None}
-        self.heard.setdefault(reply.round, {}).setdefault(reply.site, {}).update(known)
+        self.accuracies.setdefault(reply.round, {}).setdefault(reply.site, {}).update(known)
 
     def _changed(self, task: Task, reply: Reply, incoming: Incoming, fetch: Fetch) -> Incoming:
         known = task.models["server"][0] if "server" in task.models else task.own
@@ -83,7 +83,7 @@ class Hostile(Through):
         )
 
     def _attacks(self, reply: Reply, incoming: Incoming) -> bool:
-        """Whether a hostile site sends a model here; sums and the like stay true."""
+        """Return whether a hostile site sends a model; other contents, such as sums, stay true."""
         return reply.site in self.sites and reply.model in incoming.payloads
 
     def upload(self, task: Task, trained: Params, known: Params) -> Params:
@@ -101,7 +101,10 @@ class Hostile(Through):
 
 
 def _moved(trained: Params, known: Params, factor: float) -> Params:
-    """Return w_0 + factor (w - w_0) for the weights; a variance so moved could be negative."""
+    """Return w_0 + factor (w - w_0) of the weights.
+
+    Statistics of batch norm stay, because a variance could become negative.
+    """
     return {
         name: tensor
         if "running_" in name or not tensor.is_floating_point()
@@ -116,7 +119,7 @@ def _shuffled(tensor: Tensor, draws: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Mislabelled:
-    """Sites of which some have wrong labels: c -> C - 1 - c, in training and validation."""
+    """Sites of which some have wrong labels for training and validation: C - 1 - c instead of c."""
 
     dealt: Sites
     sites: Collection[int]
@@ -137,5 +140,5 @@ class Mislabelled:
 
 
 def mislabelled(federation: LoadedSites, sites: Collection[int]) -> LoadedSites:
-    """Return the federation with these sites' labels turned round."""
+    """Return the federation with wrong labels at these sites."""
     return replace(federation, dealt=Mislabelled(federation.dealt, sites))

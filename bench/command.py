@@ -1,4 +1,4 @@
-"""What the commands of benchmarks have in common."""
+"""Options and errors that the commands of all benchmarks share."""
 
 import sys
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="toy size; nothing is recor
 
 
 def carry_out(main: Callable[..., None]) -> None:
-    """Run a benchmark as a command; an error is one line and exit code 2."""
+    """Run a benchmark as a command; an error prints one line and gives exit code 2."""
     tune_own_process()
     try:
         typer.run(main)
@@ -24,11 +24,11 @@ def carry_out(main: Callable[..., None]) -> None:
 
 
 def called() -> str:
-    """Return what this process's program is called, such as bench.peers."""
+    """Return the name of the module that runs as a program, such as bench.peers."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
 
 
 def several(text: str) -> list[str]:
-    """Return the parts of an option with commas between."""
+    """Return the parts of an option that are separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,9 +1,10 @@
-"""What joining is worth by the committed results: more than a network or the closed form alone.
+"""The gain from joining in the committed results, over two ways to train alone.
 
     python -m bench.gain
 
-A study's `one_round` also measures the same closed form of each site's own sums: training alone
-with the same features. Paired over seeds, in points, with 95 % intervals.
+The two anchors are a network that each site trains alone, and the closed form of each site's own
+sums, which a study's `one_round` measures too: training alone with the same features. Differences
+are paired over seeds, in points, with 95 % intervals.
 """
 
 import csv
@@ -35,7 +36,7 @@ def by_seed(study: str, setting: str, method: str, column: str = FINAL) -> dict[
 
 
 def anchors(study: str, setting: str) -> dict[str, dict[int, float]]:
-    """Return what training alone reaches, in %, by seed: with a network and by the closed form."""
+    """Return the accuracy of training alone in %, by seed: by a network and the closed form."""
     return {
         "a network": by_seed(study, setting, "local_only"),
         "the closed form": by_seed(study, setting, "one_round", ALONE),
@@ -43,9 +44,9 @@ def anchors(study: str, setting: str) -> dict[str, dict[int, float]]:
 
 
 def gain(study: str, setting: str, method: str, anchor: str) -> Difference:
-    """Return what a method has more than training alone, in points, paired over seeds.
+    """Return the gain of a method over training alone, in points, paired over seeds.
 
-    Raises RunError where the study has not both.
+    Raises RunError where the study has no seed with both.
     """
     together, alone = by_seed(study, setting, method), anchors(study, setting)[anchor]
     if (found := paired_difference(together, alone)) is None:
@@ -54,7 +55,7 @@ def gain(study: str, setting: str, method: str, anchor: str) -> Difference:
 
 
 def lines(study: str) -> list[str]:
-    """Return a study's gains as lines of text."""
+    """Return the gains of a study as lines of text."""
     settings = dict.fromkeys(row["setting"] for row in _rows(study))
     return [
         f"{study}, {setting}: {method} {found.value:+.1f} ({found.low:.1f} to {found.high:.1f}) "
@@ -72,7 +73,7 @@ def _rows(study: str) -> list[dict[str, str]]:
 
 
 def main() -> None:
-    """Print what joining is worth in all studies that have both."""
+    """Print the gains of all studies."""
     for study in STUDIES:
         print(*lines(study), sep="\n")
 

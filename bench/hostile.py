@@ -1,16 +1,17 @@
-"""What do hostile sites cost the honest ones, and what do robust averages save?
+"""How much do hostile sites cost the honest ones, and how much do robust averages save?
 
 `python -m bench.hostile [--quick|--digits] [--attacks A,...] [--shares S,...] [--methods M,...]
 [--seeds N,...] [--jobs 1]`: real images (Fashion-MNIST, 10 sites), one run for each method, attack,
-share of hostile sites and seed, and one without hostile sites. Who is hostile depends on the seed
-alone; those of a smaller share are among those of a larger one. A method is a preset of
-`conf/methods` or um_pfssl, with `+bounded`, `+median` or `+filtered` for `rounds.robust`.
+share of hostile sites and seed, and one without hostile sites. The seed decides which sites are
+hostile; those of a smaller share are among those of a larger one. A method is a preset of
+`conf/methods`, with `+bounded`, `+median` or `+filtered` for `rounds.robust`.
 
-Measured: mean test accuracy of the honest sites, and the points by which it differs from the same
-sites' in the run without hostile ones; after the last round (`hostile`), which depends on who was
-drawn for it, and as the mean over all rounds after the warm-up (`hostile-rounds`). Rounds that a
-run does not come to because too few sites can still answer count as 0 %. Every run's result is
-kept, so the same command goes on where it was cut; the tables: docs/results/benchmarks.md.
+Measured are the mean test accuracy of the honest sites, and its difference in points from the same
+sites in the run without hostile ones: after the last round (`hostile`), which depends on the cohort
+of that round, and as the mean over all rounds after the warm-up (`hostile-rounds`). Rounds that a
+run does not reach, because too few sites can still answer, count as 0 %. The result of every run is
+kept, so that the same command continues where it was cut. The tables are in
+docs/results/benchmarks.md.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -40,14 +41,14 @@ from fedapp.experiment.run_folder import out_root
 from fedapp.site.federation import federation_of
 
 TUNED = "fedavg, own model"
-"""Column of FedAvg's runs: the model that a site trained last, `method.answer=tuned`."""
+"""Column of FedAvg's runs for the model that each site trained last (`method.answer=tuned`)."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """The benchmark's size: preset and changes, and what is run unless the command says less.
+    """The size of the benchmark: a preset with overrides, and what is run by default.
 
-    rates: learning rate of UM-pFSSL and of the others; None: as the preset says.
+    rates: learning rate of UM-pFSSL, and of the other methods; None: the preset's.
     """
 
     preset: str
@@ -118,7 +119,7 @@ QUICK = Size(
 
 @dataclass(frozen=True)
 class Case:
-    """One run. share: of sites that are hostile, in [0, 1)."""
+    """One run. share: of hostile sites, in [0, 1)."""
 
     method: str
     attack: str
@@ -127,7 +128,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What its result is called."""
+        """Name of the file with its result."""
         return f"{self.method}-{self.attack}-{self.share:g}-{self.seed}"
 
     @property
@@ -154,54 +155,56 @@ def experiment_of(
 
 
 def hostile_sites(share: float, seed: int, sites: int) -> frozenset[int]:
-    """Return which of the sites are hostile, a share of them rounded to the nearest."""
+    """Return the hostile ones of `sites` sites; their number is rounded."""
     order = numpy_stream(seed, "hostile").permutation(sites)
     return frozenset(order[: round(share * sites)].tolist())
 
 
 def measured(size: Size, case: Case) -> dict[str, Any]:
-    """Run once. Return each round's accuracies by part and site, and why the run ended early."""
+    """Run once; return each round's accuracies by part and site, and why the run ended early."""
     with TemporaryDirectory() as out:
         experiment = experiment_of(size, case.method, case.seed, out)
         federation = federation_of(experiment)
         hostile = hostile_sites(case.share, case.seed, experiment.split.num_clients)
         if case.attack == "labels":
             federation = mislabelled(federation, hostile)
-        heard: dict[int, dict[int, dict[str, float]]] = {}
-        wrap = partial(Hostile, sites=hostile, attack=case.attack, seed=case.seed, heard=heard)
+        found: dict[int, dict[int, dict[str, float]]] = {}
+        wrap = partial(Hostile, sites=hostile, attack=case.attack, seed=case.seed, accuracies=found)
         ended = ""
         try:
             carried_through(experiment, wrap, federation)
         except RunError as error:
             ended = str(error)
-    rounds = course(heard, experiment.rounds.num_rounds)
+    rounds = course(found, experiment.rounds.num_rounds)
     return {"case": case.name, "rounds": rounds, "ended": ended, "code": code_hash()[1]}
 
 
 def course(
-    heard: Mapping[int, Mapping[int, Mapping[str, float]]], last: int
+    accuracies: Mapping[int, Mapping[int, Mapping[str, float]]], last: int
 ) -> list[dict[str, dict[str, float]]]:
-    """Return what sites would use after rounds 0 to `last`: accuracy by part and site.
+    """Return the accuracy of the models in use after rounds 0 to `last`, by part and site.
 
-    A site's measure stays until it measures again. Rounds that were not come to are empty.
+    A site's accuracy stays until it measures again. Rounds that the run did not reach are empty.
     """
     now: dict[str, dict[str, float]] = {}
     rounds = []
     for number in range(last + 1):
-        for site, parts in heard.get(number, {}).items():
+        for site, parts in accuracies.get(number, {}).items():
             for part, found in parts.items():
                 now.setdefault(part, {})[str(site)] = found
-        rounds.append({part: dict(every) for part, every in now.items()} if number in heard else {})
+        rounds.append(
+            {part: dict(every) for part, every in now.items()} if number in accuracies else {}
+        )
     return rounds
 
 
 def done(size: Size, folder: Path, case: Case) -> dict[str, Any]:
-    """Return the case's result, from its file where it was run before."""
+    """Return the result of a case, from its file if it was run before."""
     return kept(folder / f"{case.name}.json", partial(measured, size, case))
 
 
 def accuracy(result: Mapping[str, Any], part: str, sites: Collection[int], last: bool) -> float:
-    """Return the mean accuracy in % of these sites after the last round, or over rounds from 1."""
+    """Return the mean accuracy of these sites in %, after the last round or over rounds from 1."""
     every = []
     for parts in result["rounds"][-1:] if last else result["rounds"][1:]:
         found = [a for site, a in parts.get(part, {}).items() if int(site) in sites]
@@ -214,7 +217,7 @@ def rows_of(
 ) -> list[Row]:
     """Return a row for each attack and share: the honest sites' accuracy in %, mean over seeds.
 
-    In brackets: how many points that is above (+) or below (-) the run without hostile sites.
+    The difference from the run without hostile sites follows in brackets, in points.
     """
     columns = {method: (method, "test") for method in methods}
     if "fedavg" in methods:

@@ -1,6 +1,6 @@
-"""Measure alternatives side by side: in every repetition each runs once, in a new order.
+"""Time alternatives side by side: in every repetition each runs once, in a new order.
 
-A machine's speed drifts; a ratio taken within one repetition does not feel it.
+The speed of a machine drifts, but hardly within one repetition; so ratios are taken there.
 """
 
 import gc
@@ -9,20 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 K = TypeVar("K")
 T = TypeVar("T")
-R = TypeVar("R")
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of each counted repetition, in their order."""
+    """Seconds of each counted repetition, in order."""
 
     seconds: tuple[float, ...]
 
@@ -32,13 +30,13 @@ class Times:
         return median(self.seconds)
 
     def row(self, unit: str = "s", each: float = 1) -> dict[str, float | int]:
-        """Return n, median, least and greatest; in another unit, of which `each` are a second."""
+        """Return n, median, minimum and maximum in a unit, of which a second has `each`."""
         values = {"median": self.median, "min": min(self.seconds), "max": max(self.seconds)}
         rounded = {f"{name}_{unit}": round(each * value, 6) for name, value in values.items()}
         return {"n": len(self.seconds), **rounded}
 
     def over(self, other: "Times") -> dict[str, float]:
-        """Return the ratio self / other: median, least and greatest over the repetitions."""
+        """Return the ratio self / other: median, minimum and maximum over the repetitions."""
         ratios = [a / b for a, b in zip(self.seconds, other.seconds, strict=True)]
         values = {"ratio": median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
         return {name: round(value, 3) for name, value in values.items()}
@@ -47,7 +45,7 @@ class Times:
 def in_turns(
     cases: Mapping[K, Callable[[], T]], repetitions: int, warmups: int = 0
 ) -> dict[K, list[T]]:
-    """Run every case `warmups` times, then `repetitions` times; return what these gave."""
+    """Run every case `warmups` times, then `repetitions` times; return what the latter returned."""
     order = np.random.default_rng(0)
     names = list(cases)
     found: dict[K, list[T]] = {name: [] for name in names}
@@ -65,9 +63,9 @@ def side_by_side(
     warmups: int = 1,
     device: torch.device | None = None,
 ) -> dict[K, Times]:
-    """Run every case `warmups` times, then `repetitions` times counted; return its times.
+    """Run every case `warmups` times, then `repetitions` times; return the times of the latter.
 
-    device: a GPU is waited for before the clock is read.
+    device: if it is a GPU, its work is awaited before the clock is read.
     """
     timed = {name: partial(_timed, run, device) for name, run in cases.items()}
     taken = in_turns(timed, repetitions, warmups)
@@ -91,7 +89,7 @@ def _wait(device: torch.device | None) -> None:
 def beside(
     times: Mapping[str, Times], base: str, of: str = "way", **same: Any
 ) -> list[dict[str, Any]]:
-    """Return a row for each case: what all share, its name, its times and its ratio over `base`."""
+    """Return a row for each case: `same`, its name, its times, its ratio over case `base`."""
     return [
         {**same, of: name, **taken.row(), **taken.over(times[base])}
         for name, taken in times.items()

@@ -1,17 +1,17 @@
 """Can those who see a site's model tell which images it was trained on?
 
 `python -m bench.membership [--quick] [--methods M,...] [--seeds N,...]`: membership inference
-against what sites upload, in bench.hostile's setting, without and with `privacy.clip`. Attacked is
-the model that each site uploaded last. Members are its labelled training images, non-members its
-own test images. Two guesses, both without another model: an image is a member where the model's
-loss is low (Yeom et al. 2018, who knows the label), or where the entropy of its answer is low (who
-does not).
+against the model that each site uploaded last, in bench.hostile's setting, without and with
+`privacy.clip`. Members are the site's labelled training images, non-members its own test images.
+Two attacks need no other model: an image counts as a member if the model's loss is low (Yeom et al.
+2018; the attacker knows the label), or if the entropy of its answer is low (the attacker does not).
 
-Measured at each site with at least 20 of both, then averaged over sites and seeds: `auc`, 0.5 for a
-guess; `advantage`, the greatest true minus false positive rate over all thresholds. An attacker
-would have to choose the threshold without knowing who is a member: it is an upper bound, and above
-0 without any leak. `chance` is what it is on the same scores with members drawn at random.
-Every run's result is kept; the table is docs/results/benchmarks.md's.
+Measured at each site with at least 20 images of both kinds, then averaged over sites and seeds:
+`auc`, which is 0.5 for guessing, and `advantage`, the largest true positive rate minus false
+positive rate over all thresholds. An attacker would have to choose the threshold without knowing
+the members, so the advantage is an upper bound, and above 0 without any leak. `chance` is its value
+on the same scores with members drawn at random. Results are kept; the table is in
+docs/results/benchmarks.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,22 +34,22 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import Scalar
 from fedapp.learn.metrics import predict
 
-LEAST = 20
-"""Members, and non-members, of a site that is attacked."""
+FEWEST_IMAGES = 20
+"""Least number of members, and of non-members, at a site that is attacked."""
 SHUFFLES = 20
 METHODS = ("fedavg", "um_pfssl", "recommended")
 CLIPS: Mapping[str, Mapping[str, Scalar]] = {"without": {}, "C = 3": {"privacy.clip": 3.0}}
 
 
 def losses(answers: Tensor, labels: Tensor) -> NDArray[np.float64]:
-    """Return -ln p_y of answers [n, C], float64 [n]; at most some 700."""
+    """Return -ln p_y of probabilities [n, C], float64 [n]. p is bounded, so no loss is infinite."""
     given = answers.double().gather(1, labels[:, None])[:, 0]
     found: NDArray[np.float64] = -given.clamp(min=np.finfo(np.float64).tiny).log().numpy()
     return found
 
 
 def entropies(answers: Tensor) -> NDArray[np.float64]:
-    """Return the entropy of each of the answers [n, C] in nats, float64 [n]."""
+    """Return the entropy of each row of probabilities [n, C] in nats, float64 [n]."""
     found: NDArray[np.float64] = torch.special.entr(answers.double()).sum(1).numpy()
     return found
 
@@ -57,7 +57,7 @@ def entropies(answers: Tensor) -> NDArray[np.float64]:
 def attacked(
     members: NDArray[np.float64], others: NDArray[np.float64], draws: np.random.Generator
 ) -> dict[str, float]:
-    """Return how well low scores tell members from others: see the module."""
+    """Return advantage, chance and AUC of the guess that low scores belong to members."""
     scores = -np.concatenate([members, others])
     truth = np.arange(len(scores)) < len(members)
     return {
@@ -68,7 +68,7 @@ def attacked(
 
 
 def advantage(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> float:
-    """Return the greatest true minus false positive rate over thresholds, in [0, 1]."""
+    """Return the largest true minus false positive rate over all thresholds, in [0, 1]."""
     false, true, _ = roc_curve(truth, scores)
     return float((true - false).max())
 
@@ -80,7 +80,9 @@ def measured(experiment: Experiment) -> dict[str, Any]:
         final = [row["final_accuracy"] for row in run.folder.per_site() if row["test"]]
         return {
             "accuracy": fmean(final),
-            "attacks": {k: on_site(run, k) for k, both in counts.items() if min(both) >= LEAST},
+            "attacks": {
+                k: on_site(run, k) for k, both in counts.items() if min(both) >= FEWEST_IMAGES
+            },
         }
 
 

@@ -1,8 +1,8 @@
 """The pictures of README and docs/results/gallery.md that no comparison makes, in docs/pictures.
 
-`python -m bench.pictures` draws how the methods compare, from docs/results, in seconds; `python -m
-bench.pictures RUN` draws a run: figures of its page (`fedapp report RUN`), by a headless Chromium.
-With `--site 4` it draws that site's own page, and the run's page as a telephone shows it.
+`python -m bench.pictures` compares the methods, from docs/results, in seconds. `python -m
+bench.pictures RUN` draws figures of a run's page (`fedapp report RUN`) with a headless Chromium;
+with `--site 4` it draws that site's own page, and the run's page as a telephone shows it.
 """
 
 import csv
@@ -36,9 +36,9 @@ _HIDE = "<style>header, nav, .skip, h2, .note, details { display: none !importan
 _HIDE += "border: 0; } main { padding: 1rem !important; }</style></head>"
 _SIZE, _SCREEN, _PHONE = (1240, 2400), (1280, 800), (380, 760)
 _PLACES = ("", "s3", "s6")
-"""Where the pictures of a telephone begin: the page's sections."""
+"""Sections of the page at which the pictures of a telephone begin; empty: its top."""
 _MARGIN, _FRAME = 12, 160
-"""Pixels around what is drawn, and of a window that show no page."""
+"""Margin around a picture, and height of a window that shows no page, in pixels."""
 SHOWN = ("local_only", "fedavg", "fedavg_ft", "ditto", "one_round", "recommended")
 PANELS = (
     ("second_fashion_mnist", "alpha=0.5", "Fashion-MNIST, half of the labels"),
@@ -60,7 +60,7 @@ def accuracies(study: str, setting: str, docs: Path = DOCS) -> dict[str, list[fl
 
 @styled
 def seed_by_seed(docs: Path = DOCS) -> Figure:
-    """Draw every method's seeds as rings and their mean as a bar's end, a panel a setting."""
+    """Draw a panel for each setting: every method's seeds as rings, their mean as a bar."""
     figure = Figure(figsize=(WIDTH_MORE, 4.6))
     names = looks(SHOWN)
     for axes, (study, setting, title) in zip(
@@ -85,7 +85,7 @@ def picture(block: Block, path: Path) -> None:
 
 
 def telephone(page: str, path: Path) -> None:
-    """Write three places of a page, 380 pixels wide, beside each other."""
+    """Write three places of a page, each 380 pixels wide, beside each other."""
     frames = "".join(f'<iframe src="run.html#{place}"></iframe>' for place in _PLACES)
     style = "<style>body { margin: 0; } iframe { border: 1px solid #999; margin: 8px; "
     style += f"width: {_PHONE[0] + 2}px; height: {_PHONE[1]}px; }}</style>"
@@ -95,7 +95,7 @@ def telephone(page: str, path: Path) -> None:
 
 
 def shot(files: Mapping[str, str], wide: int, high: int) -> Image.Image:
-    """Return what a browser shows of `page.html`, which may name other files.
+    """Return a screenshot of `page.html`, which may refer to the other files.
 
     Raises RunError where there is no Chromium or it fails.
     """
@@ -119,7 +119,7 @@ def shot(files: Mapping[str, str], wide: int, high: int) -> Image.Image:
 
 
 def trimmed(image: Image.Image) -> Image.Image:
-    """Return the image without its empty border, but for a margin. White stays white."""
+    """Return the image without its white border, except for a margin."""
     box = ImageChops.difference(image, Image.new("RGB", image.size, "white")).getbbox()
     if box is None:
         raise RunError("the picture is empty: name a run with a finished round")

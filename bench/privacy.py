@@ -1,16 +1,18 @@
-"""What does privacy of single images cost, and what do masked sums save of it?
+"""How much accuracy does image-level privacy cost, and how much do masked sums save?
 
 `python -m bench.privacy [--quick] [--sizes 10x400,...] [--methods M,...] [--epsilons E,...]
 [--sums masked,plain] [--seeds N,...] [--encoder FILE]`: real images (Fashion-MNIST, alpha 0.5), a
-run for each size of federation, method, epsilon, kind of sums and seed; epsilon 0 is no noise, and
-is run once. With `masked` sums the noise is in the sum, a share from each site; with `plain` ones
-each site adds all of it. Measured after the last round, as mean test accuracy over sites: the
-answer that a site uses at home, from its own labels without noise too; the common answer times the
-site's own class mix; and the common answer as it is, which alone the epsilon is of. And how well a
-guess at who was a member succeeds on what everybody sees, the common answer (`attacked`
-of bench.membership; the members are all labelled training images, the others all test images).
-Every run's result is kept, so the same command goes on where it was cut; the table and the picture
-are of all that is kept.
+run for each size of federation, method, epsilon, kind of sums and seed. Epsilon 0 stands for no
+noise, and is run once. With `masked` sums each site adds a share of the noise, so that the sum has
+all of it; with `plain` sums each site adds all of it.
+
+Measured after the last round, as mean test accuracy over sites: the answer that a site uses at
+home, which also learns from its own labels without noise; the common answer times the site's own
+class mix; and the common answer as it is, the only one that the epsilon covers. Also measured is
+how well membership inference succeeds on the common answer, which everybody sees (`attacked` of
+bench.membership; members are all labelled training images, non-members all test images). The result
+of every run is kept, so that the same command continues where it was cut; table and picture show
+all kept results.
 """
 
 import hashlib
@@ -90,7 +92,7 @@ Network, rates, clip, sampling and rounds have the best mean validation accuracy
 """
 Case = tuple[str, str, float, str, int]
 ANSWERS = {"home": "accuracy", "common": "common", "as_it_is": "even"}
-"""Columns of the table, and what each is called in a kept result."""
+"""Columns of the table, with the key of each in a kept result."""
 DRAWN = {"home": "at home", "as_it_is": "common, as it is"}
 """Answers in the picture."""
 
@@ -129,7 +131,7 @@ def experiment_of(
 
 
 def measured(experiment: Experiment) -> dict[str, Any]:
-    """Run once; return the sites' mean accuracy, and how well membership is guessed."""
+    """Run once; return the sites' mean accuracies, and the success of membership inference."""
     with finished(experiment) as run:
         lines = (run.folder.path / "metrics.jsonl").read_text().splitlines()
         every = map(run.data, run.sites)
@@ -147,7 +149,7 @@ def measured(experiment: Experiment) -> dict[str, Any]:
 
 
 def in_view(run: Run) -> dict[str, float]:
-    """Attack the common answer, which the server and every site know."""
+    """Return the success of membership inference on the common answer, which everybody sees."""
     members, others = [], []
     for k in run.sites:
         data = run.data(k)
@@ -158,7 +160,10 @@ def in_view(run: Run) -> dict[str, float]:
 
 
 def common(run: Run, data: SiteData, images: Tensor) -> Tensor:
-    """Return the common answer to a site's images, [n, C]: the closed form's, else the model's."""
+    """Return the common model's probabilities for a site's images, [n, C].
+
+    The common model is the closed form's solution if the method has one, else the server's network.
+    """
     found = run.made(SOLUTION)
     if found is None:
         model = run.made()
@@ -176,7 +181,7 @@ def common(run: Run, data: SiteData, images: Tensor) -> Tensor:
 
 
 def rows_of(results: Mapping[Case, Mapping[str, Any]]) -> list[Row]:
-    """Return a row for each size, method, epsilon and kind of sums: over seeds, in %."""
+    """Return a row for each size, method, epsilon and kind of sums: means over seeds, in %."""
     rows: list[Row] = []
     for kind in dict.fromkeys(case[:-1] for case in results):
         found = [result for case, result in results.items() if case[:-1] == kind]
@@ -203,7 +208,7 @@ def _case(size: str, method: str, epsilon: str, sums: str, seed: str) -> Case:
 
 
 def _place(case: Case) -> tuple[int, int, float, str, int]:
-    """Return where a case stands in the table."""
+    """Return the sort key of a case in the table."""
     size, method, epsilon, sums, seed = case
     sites = int(size.split("x")[0])
     return sites, [*METHODS].index(method), -(epsilon or math.inf), sums, seed
@@ -211,10 +216,10 @@ def _place(case: Case) -> tuple[int, int, float, str, int]:
 
 @styled
 def curves(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy against epsilon; bars are one standard deviation over seeds.
+    """Draw accuracy over epsilon; error bars are one standard deviation over seeds.
 
-    A column of panels a size; the answer at home above, the common one as it is below. Without
-    noise epsilon has no end: that is a dotted line across.
+    Each size has a column of panels: the answer at home above, the common answer as it is below.
+    Without noise epsilon is infinite, which is drawn as a dotted horizontal line.
     """
     sizes = list(dict.fromkeys(row["sites x images"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))

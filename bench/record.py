@@ -1,4 +1,4 @@
-"""Keep what a benchmark found, with all that is needed to run it again, and print it."""
+"""Save and print the results of a benchmark, with all that is needed to run it again."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def machine() -> dict[str, str | int | float]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what decides the speed; what is not installed is left out."""
+    """Return the versions of the libraries that decide the speed, as far as they are installed."""
     found = {"python": platform.python_version()}
     for name in ("torch", "numpy", "safetensors", "flwr", "ray"):
         try:
@@ -59,8 +59,8 @@ def save(
 ) -> None:
     """Print the rows and write them to bench/results/<name>.json with machine and versions.
 
-    notes: what the whole benchmark has in common, such as sizes. figure: lies beside it, as PNG.
-    quick: of a toy size nothing is written.
+    notes: what all rows have in common, such as sizes. figure: saved beside the file, as PNG.
+    quick: a run at toy size, of which nothing is written.
     """
     show(name, rows)
     if quick:

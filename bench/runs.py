@@ -1,4 +1,4 @@
-"""Runs that are looked into: made in a folder that goes again, read afterwards, kept as results."""
+"""Runs of benchmarks: made in a temporary folder, then examined; results are kept."""
 
 import hashlib
 import json
@@ -65,9 +65,9 @@ class Run:
         return from_bytes(self.blob(site), schema, f"site {site}", self.experiment.transport)
 
     def made(self, role: str = "") -> Params | None:
-        """Return the server's newest content of a role, its model where none is named.
+        """Return the server's newest content of a role, by default its model; None: it has none.
 
-        None: it made none. Nothing of it is checked.
+        The content is not checked.
         """
         key = f"{SERVER_SITE} {role}" if role else str(SERVER_SITE)
         found = self._pool.get(key)
@@ -75,12 +75,12 @@ class Run:
 
     @cached_property
     def network(self) -> Network:
-        """The run's network, with any numbers."""
+        """The run's network; its weights are of no account."""
         first = self.data(0)
         return build_model(self.experiment.model, first.inputs, first.num_classes)
 
     def holding(self, params: Params) -> Network:
-        """Return the network with these numbers, until it is asked for with others."""
+        """Return the network with these weights. The next call changes them."""
         self.network.load_state_dict(params)
         return self.network
 
@@ -101,7 +101,7 @@ class Run:
 
 @contextmanager
 def finished(experiment: Experiment) -> Iterator[Run]:
-    """Run in this process; hold what came of it."""
+    """Run in this process; the run's folder exists inside the `with` block."""
     with TemporaryDirectory(prefix="bench-") as out, torch_threads(experiment.runtime.threads):
         away = replace(experiment, runtime=replace(experiment.runtime, out=out))
         summary, folder = run_loopback(away)
@@ -109,13 +109,13 @@ def finished(experiment: Experiment) -> Iterator[Run]:
 
 
 def scale(data: SiteData) -> Callable[[Tensor], Tensor]:
-    """Return what makes a site's images what a network takes."""
+    """Return the function that normalises a site's images for its network."""
     return partial(normalise, mean=data.mean, std=data.std)
 
 
 @dataclass
 class Through:
-    """A carrier by which all passes; others look at what does, or change it."""
+    """A carrier that passes everything through; subclasses observe or change what passes."""
 
     carrier: Carrier
 
@@ -128,7 +128,7 @@ class Through:
         return self.carrier.newcomers()
 
     def leave_out(self, site: int) -> None:
-        """Take note that a site cannot take part."""
+        """Note that a site cannot take part."""
         self.carrier.leave_out(site)
 
     def exchange(
@@ -143,7 +143,7 @@ def carried_through(
     wrap: Callable[[Carrier], Carrier],
     federation: LoadedSites | None = None,
 ) -> Ledger:
-    """Run in this process through a carrier around the plain one.
+    """Run in this process, with a carrier that `wrap` puts around the plain one.
 
     federation: the sites' data; None: the experiment's own.
     """
@@ -160,7 +160,7 @@ def carried_through(
 
 
 def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON content of a file; where there is none yet, make it and keep it there."""
+    """Return the JSON content of a file; if there is no file, make the content and write it."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, json.dumps(make()).encode(), durable=False)
@@ -174,9 +174,9 @@ def kept_runs(
     cases: Mapping[Case, Experiment],
     make: Callable[[Case, Experiment], dict[str, Any]],
 ) -> dict[Case, dict[str, Any]]:
-    """Return what each case's run gave, and the code's hash; none that is done is done again.
+    """Return the result of each case and the code's hash; a case that was run is not run again.
 
-    given: the settings of this call, by which its results are told from those of others.
+    given: the settings of this call, which are part of the folder's name.
     """
     folder = _folder(bench, given, next(iter(cases.values())))
 
@@ -192,9 +192,9 @@ def kept_runs(
 def kept_before(
     bench: str, given: Mapping[str, Scalar], one: Experiment
 ) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return every result that is kept of these settings, by its case in words. one: any of them.
+    """Return all results that were kept with these settings, by the words of their cases.
 
-    No word of a case may have a dash.
+    one: any experiment of them. No word of a case may contain a dash.
     """
     files = sorted(_folder(bench, given, one).glob("*.json"))
     return {tuple(file.stem.split("-")): json.loads(file.read_bytes()) for file in files}
@@ -206,5 +206,5 @@ def _folder(bench: str, given: Mapping[str, Scalar], one: Experiment) -> Path:
 
 
 def codes(results: Mapping[Any, Mapping[str, Any]]) -> list[str]:
-    """Return the hashes of the code that results were made by."""
+    """Return the hashes of the code that made these results."""
     return sorted({result["code"] for result in results.values()})

@@ -1,13 +1,13 @@
-"""Scoring a model at a site: how much faster than the plain reading, and what else was tried.
+"""Scoring a model at a site by dropout samples: its speed, and that of other ways to do it.
 
 `python -m bench.scoring [--quick]`, on one CPU thread, ResNet-9 on Fashion-MNIST images.
 
-- `scoring`: T dropout samples of every image, by T passes through the whole network (the plain
-  reading of Eq. 9, in the batches that suit it best) and as `mc_probabilities` does it (ours).
-  ratio: how many times faster.
-- `scoring-alternatives`: other ways to do the same at T = 10. ratio: their time over that of the
-  way it is done; for several models, over one after the other. difference: the largest of any
-  probability, where the draws are the same.
+- `scoring`: T dropout samples of every image, by T passes through the whole network (Eq. 9 taken
+  literally, in batches of the best size) and as `mc_probabilities` does it (`ours`). `ratio`: how
+  many times faster ours is.
+- `scoring-alternatives`: other ways to do the same at T = 10. `ratio`: their time over that of
+  ours; for several models, over that of scoring one after the other. `difference`: the largest
+  difference of a probability, where the random draws are the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ from fedapp.learn.uncertainty import CACHE_BATCH, SCORING_BATCH, dropout_sample,
 
 PASSES = 10
 MODELS = 4
-"""Scored together or one after the other: as many helpers as a list holds."""
+"""Number of models that are scored together: a list holds about so many helpers."""
 
 
 def main(quick: Quick = False) -> None:
@@ -71,7 +71,7 @@ def against_plain(work: Workload, counts: tuple[int, ...], repetitions: int) -> 
 
 @torch.inference_mode()
 def plain(model: Network, work: Workload, passes: int) -> Tensor:
-    """Eq. 9 as it stands: every sample is a pass through the whole network, dropout on."""
+    """Score by Eq. 9 taken literally: each sample is a pass through the whole network."""
     model.eval()
     model.dropout.train()
     out = []
@@ -91,7 +91,7 @@ def ours(model: Network, work: Workload, passes: int = PASSES) -> Tensor:
 
 
 def alternatives(work: Workload, repetitions: int) -> list[dict[str, Any]]:
-    """Return one row for each other way, with its time over that of the way it is done."""
+    """Return one row for each other way, with its time over that of ours."""
     model = work.model()
     ways: dict[str, Callable[[], Tensor]] = {"as it is": partial(ours, model, work)}
     for size in (8, 16, 64, 128, SCORING_BATCH):
@@ -123,7 +123,7 @@ def alternatives(work: Workload, repetitions: int) -> list[dict[str, Any]]:
 def timed(
     work: Workload, ways: Mapping[str, Callable[[], object]], base: str, repetitions: int
 ) -> list[dict[str, Any]]:
-    """Time the ways in turns; return each one's row, its ratio over `base`."""
+    """Time the ways in turns; return a row for each, with its ratio over the way `base`."""
     times = side_by_side(ways, repetitions)
     return beside(times, base, width=work.width, images=len(work.images))
 
@@ -141,7 +141,7 @@ def in_rows(model: Network, work: Workload) -> Tensor:
 
 
 def folded(model: Network) -> ResNet9:
-    """Return a copy of a ResNet-9 whose convolutions do their batch norm's work."""
+    """Return a copy of a ResNet-9 with its batch norms folded into the convolutions."""
     model = deepcopy(model).eval()
     assert isinstance(model, ResNet9)
     for block in [*model.children(), *model.res1, *model.res2]:

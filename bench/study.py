@@ -1,4 +1,4 @@
-"""The studies of docs/RESULTS.md: tune every method, compare them all, write what came out.
+"""The studies of docs/RESULTS.md: tune every method, compare all methods, write the tables.
 
 `python -m bench.study [NAME ...]`: all grids results_*, second_* and crossing of conf/sweeps, or
 those named. What was run before is kept, what was cut goes on; so a second call only writes the
@@ -30,20 +30,24 @@ from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.tuning import chosen_values, laid_over, write_grid
 
 FIRST = ("results_fashion_mnist", "results_cifar10")
-"""The studies that come first; the others follow by name."""
+"""The studies that run first; the others follow by name."""
 DOCUMENT = Path(__file__).parents[1] / "docs" / "RESULTS.md"
 NUMBERS = "results.csv"
-"""The file of a comparison that lies beside its page: a row for each run."""
+"""The file of a comparison that is copied beside its page; it has a row for each run."""
 PAGE = "tables.md"
 """A study's page in its folder."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study that ran. comparison: its folder.
+    """A study that ran.
 
-    grid: the file of its methods' tuned values; None where nothing was tuned.
-    tuning: the folder of its own tuning; None where it has none. source: whose values it has then.
+    Attributes:
+        name: its grid in conf/sweeps.
+        comparison: the comparison's folder.
+        grid: file with the tuned values of its methods; None where nothing was tuned.
+        tuning: folder of its own tuning; None where it has none.
+        source: the study whose tuned values it takes, where it has no tuning of its own.
     """
 
     name: str
@@ -82,7 +86,7 @@ def run(name: str, root: Path) -> Study:
 
 
 def _tuned(name: str, root: Path) -> Path:
-    """Tune a grid and return the folder; quickly done where it was tuned before."""
+    """Tune a grid and return the folder; what was tuned before is kept."""
     tuning = root / f"tune-{name}"
     _succeeded(tune(name, {}, out=tuning))
     return tuning
@@ -148,7 +152,7 @@ def with_figures(report: str, shown: Collection[str]) -> str:
 
 
 def page(name: str, head: str, body: str) -> str:
-    """Return a study's page. head: where its methods' values come from; body: its report."""
+    """Return a study's page. head: the section on tuning; body: the comparison's report."""
     intro = (
         f"Made by `python -m bench.study {name}`: not written by hand. "
         "[Results](../../RESULTS.md) says what was found."
@@ -174,7 +178,10 @@ def _head(study: Study) -> str:
 
 
 def tuning_section(facts: Mapping[str, Any]) -> str:
-    """Return what was tried and chosen, a row a method, and a column a setting tuned by itself."""
+    """Return a table of candidates and choices: a row for each method.
+
+    Where each setting was tuned by itself, it has a column.
+    """
     found: dict[str, dict[str, list[str]]] = {}
     for one in facts["candidates"]:
         of_method = found.setdefault(one["method"], {})
@@ -205,7 +212,7 @@ def _candidate(candidate: Mapping[str, Any]) -> str:
 
 
 def main(names: Sequence[str]) -> None:
-    """Run and publish the studies named, or all; an error is one line and exit code 2."""
+    """Run and publish the studies named, or all; an error prints one line and gives exit code 2."""
     chosen = names or studies()
     root = Path(os.environ.get("FEDAPP_OUT") or "~/fedapp-runs").expanduser()
     try:

@@ -1,4 +1,4 @@
-"""Write what bench/results holds into documents, as tables: docs/results/benchmarks.md.
+"""Write the results in bench/results into documents, as tables: docs/results/benchmarks.md.
 
 `python -m bench.tables` fills each block between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`
 with the rows of bench/results/NAME.json, NAME.png where there is one, and below them the command,
@@ -25,14 +25,14 @@ Row = Mapping[str, Any]
 _OPENING = re.compile(r"<!-- bench:([\w-]+) -->")
 _OWN_LINE = {"name", "command", "machine", "versions", "code", "rows"}
 _LONGEST_NOTE = 200
-"""Characters; a longer one is a series for a plot."""
+"""Characters of a note. A longer one is a series for a plot, and is left out."""
 
 
 def filled(text: str, results: Path, shown: str = "../bench/results") -> str:
-    """Return the document with every block filled that has results.
+    """Return the document with every block filled for which there are results.
 
-    shown: how the document's figures name the results' folder. Raises ConfigError on a block
-    without an end and on a file that holds no result.
+    shown: path of the results' folder from the document, for figures. Raises ConfigError for a
+    block without an end and for a file that holds no result.
     """
     for name in _OPENING.findall(text):
         block = re.compile(rf"<!-- bench:{name} -->\n.*?<!-- /bench:{name} -->", re.DOTALL)
@@ -46,12 +46,12 @@ def filled(text: str, results: Path, shown: str = "../bench/results") -> str:
 
 
 def unplaced(text: str, results: Path) -> list[str]:
-    """Return the names of results that the documents, one text, have no block for."""
+    """Return the names of results that the documents, joined as one text, have no block for."""
     return sorted({path.stem for path in results.glob("*.json")} - set(_OPENING.findall(text)))
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return rows as a Markdown table; x with its least and greatest value share a cell.
+    """Return rows as a Markdown table, in which a value shares a cell with its minimum and maximum.
 
     These are columns x, x_min, x_max, or median_s, min_s, max_s with any unit in place of s.
     """
@@ -91,7 +91,7 @@ def _figure(path: Path, shown: str) -> str:
 
 
 def _spread_of(column: str) -> tuple[str, str] | None:
-    """Return the columns that would hold the least and the greatest of this one's values."""
+    """Return the columns that would hold the minimum and the maximum of this one."""
     if column.startswith("median_"):
         unit = column.removeprefix("median_")
         return f"min_{unit}", f"max_{unit}"
@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def written(document: Path) -> str:
-    """Write a document's tables where they changed; return its text."""
+    """Write a document's tables if they changed; return its text."""
     try:
         before = document.read_text()
         after = filled(before, RESULTS, os.path.relpath(RESULTS, document.parent))

@@ -1,9 +1,9 @@
-"""One local epoch of `train`, beside a straightforward loop and what else was tried.
+"""One local epoch of `train`, compared with a straightforward loop and with other ways to do it.
 
-`python -m bench.training [--quick]`, on one CPU thread, ResNet-9 on Fashion-MNIST images. ratio:
-time over that of `train` as it is. The straightforward loop has a DataLoader that fetches image by
-image, images normalised all at once, a loss read at every step and no limit to the gradients'
-length; network and memory layout are those of `train`.
+`python -m bench.training [--quick]`, on one CPU thread, ResNet-9 on Fashion-MNIST images. `ratio`
+is the time over that of `train` as it is. The straightforward loop has a DataLoader that fetches
+single images, normalises all images at once, reads the loss at every step and does not clip
+gradients; its network and memory layout are those of `train`.
 """
 
 import shutil
@@ -40,7 +40,7 @@ def main(quick: Quick = False) -> None:
 
 
 def rows_of(work: Workload, repetitions: int, compiler: bool) -> list[dict[str, Any]]:
-    """Time every way to train an epoch; return their rows."""
+    """Time every way to train an epoch; return a row for each."""
     times = side_by_side(ways_of(work, compiler), repetitions)
     rows = beside(times, "train, as it is", width=work.width, images=len(work.images))
     for row in rows:
@@ -49,7 +49,7 @@ def rows_of(work: Workload, repetitions: int, compiler: bool) -> list[dict[str, 
 
 
 def ways_of(work: Workload, compiler: bool) -> dict[str, Callable[[], float]]:
-    """Return the ways to train an epoch, each with a network of its own."""
+    """Return the ways to train an epoch, each with its own network."""
     ways: dict[str, Callable[[], float]] = {
         "train, as it is": partial(epoch, work.model(), work),
         "straightforward loop": partial(straightforward, work.model(), work),
@@ -75,7 +75,7 @@ def epoch(model: Network, work: Workload) -> float:
 
 
 def straightforward(model: nn.Module, work: Workload) -> float:
-    """Train one epoch as tutorials do."""
+    """Train one epoch in the way of a tutorial."""
     pairs = TensorDataset(work.normalise(work.images), one_hot(work.labels, work.classes).float())
     optimiser = torch.optim.SGD(model.parameters(), SETTINGS.learning_rate, SETTINGS.momentum)
     model.train()

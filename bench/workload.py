@@ -1,4 +1,4 @@
-"""What scoring and training are timed on: a site's images and a network."""
+"""What the benchmarks of scoring and training work on: images and a network."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from fedapp.learn.training import recalibrate
 
 @dataclass(frozen=True)
 class Workload:
-    """A network of a width, and images that it works on: uint8 [n, c, h, w], labels int64 [n]."""
+    """A ResNet-9 of a width, and images for it: uint8 [n, c, h, w], labels int64 [n]."""
 
     width: int
     images: Tensor
@@ -28,9 +28,9 @@ class Workload:
     normalise: Callable[[Tensor], Tensor]
 
     def model(self, compute: torch.dtype = torch.float32) -> Network:
-        """Return a network with the same weights each time, its statistics those of the images.
+        """Return a network with the same weights each time, on the images' device.
 
-        It is on the images' device.
+        The statistics of its batch norms are those of the images.
         """
         torch.manual_seed(0)
         settings, inputs = ResNet9Settings(width=self.width), tuple(self.images.shape[1:])
@@ -40,7 +40,7 @@ class Workload:
 
 
 def workload(data: str, width: int, count: int) -> Workload:
-    """Return a network with the first `count` images of a data set, on one CPU thread from now."""
+    """Return the first `count` images of a data set with a network; limit torch to one thread."""
     torch.set_num_threads(1)
     pool = load_dataset(DataSettings(name=data), seed=0)
     scale = partial(normalise, mean=pool.mean, std=pool.std)
@@ -49,6 +49,6 @@ def workload(data: str, width: int, count: int) -> Workload:
 
 @contextmanager
 def standard_layout() -> Iterator[None]:
-    """Build and run networks in torch's standard layout instead of channels-last."""
+    """Build and run networks in torch's standard memory layout instead of channels-last."""
     with patch.object(torch, "channels_last", torch.contiguous_format):
         yield

@@ -15,12 +15,11 @@ from flwr.cli.build import build_fab_from_files
 from flwr.cli.utils import collect_files
 from flwr.common.config import flatten_dict, fuse_dicts, parse_config_args
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 from fedapp.__main__ import main as command_line
 from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import load_run_config
-from fedapp.experiment.preset_files import presets, read_yaml
+from fedapp.experiment.preset_files import read_yaml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -61,6 +60,7 @@ def test_every_pin_has_the_hashes_of_its_files_and_no_address():
 
 
 def test_torch_and_torchvision_are_a_pair():
+    """Both lie in their ranges with others too, but torchvision's operators fit one torch only."""
     assert (PINS["torch"], PINS["torchvision"]) == ("2.12.1", "0.27.1")
 
 
@@ -121,10 +121,6 @@ def test_no_file_names_a_package_index():
         assert not re.search(r"https?://|index-url|find-links", (ROOT / name).read_text()), name
 
 
-def test_python_3_11_is_enough():
-    assert SpecifierSet(PROJECT["project"]["requires-python"]).contains("3.11.0")
-
-
 # --- Flower's run config --------------------------------------------------------------------------
 
 
@@ -141,23 +137,9 @@ def test_a_command_lines_overrides_reach_the_experiment_with_their_types():
     assert not experiment.data.download
 
 
-def test_flower_itself_refuses_a_key_that_is_not_listed():
-    defaults = flatten_dict(PROJECT["tool"]["flwr"]["app"]["config"])
-    with pytest.raises(ValueError, match="num_rounds"):
-        fuse_dicts(defaults, parse_config_args(["rounds.num_rounds=3"]))
-
-
 # --- presets --------------------------------------------------------------------------------------
 
 PRESETS = sorted((ROOT / "conf").glob("*.yaml"))
-
-
-def test_the_promised_presets_are_there():
-    promised = {
-        "digits_demo", "fashion_mnist_small", "fashion_mnist", "cifar10", "pathmnist",
-        "organamnist", "own_data",
-    }  # fmt: skip
-    assert promised <= set(presets())
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
@@ -211,12 +193,6 @@ def test_the_wheel_carries_the_presets_and_no_general_names():
     assert wheel == {"packages": ["fedapp"], "force-include": {"conf": "fedapp/conf", **app}}
 
 
-def test_the_licence_is_apache_2():
-    text = (ROOT / "LICENSE").read_text()
-    assert "Apache License" in text and "END OF TERMS AND CONDITIONS" in text
-    assert PROJECT["project"]["license"] == "Apache-2.0"
-
-
 def test_the_readmes_badges_are_files_of_ours_and_true():
     said = (ROOT / "docs/pictures/badges.svg").read_text()
     least = PROJECT["project"]["requires-python"].replace(">", "&gt;")
@@ -246,11 +222,3 @@ def test_the_changelog_begins_with_this_version():
 
 
 # --- Makefile -------------------------------------------------------------------------------------
-
-
-def test_every_target_is_explained():
-    makefile = (ROOT / "Makefile").read_text()
-    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.M)
-    assert phony
-    for target in phony[1].split():
-        assert re.search(rf"^{target}:.* ## \S", makefile, re.M), target

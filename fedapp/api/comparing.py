@@ -15,7 +15,6 @@ from fedapp.api.runs import (
     preset_and_overrides,
 )
 from fedapp.core.errors import ConfigError, RunError
-from fedapp.core.optional_dependencies import needs
 from fedapp.experiment.preset_files import Scalar
 from fedapp.reports.comparison.record import SELECTED, ComparisonRecord
 from fedapp.reports.comparison.summary import in_words, overview
@@ -51,13 +50,13 @@ class Comparison:
         return self.text
 
     def frame(self, of: Literal["methods", "runs", "sites"] = "methods") -> Any:
-        """Return a pandas DataFrame; needs the extra `pandas`.
+        """Return a pandas DataFrame.
 
         of: "methods": `rows`; "runs": a row for each method and seed, as in results.csv; "sites": a
-        row for each site of a run, as in sites.csv. Raises NotInstalled without pandas, and
-        ConfigError for another `of`.
+        row for each site of a run, as in sites.csv. Raises ConfigError for another `of`.
         """
-        pandas: Any = needs("pandas", "pandas")
+        import pandas  # half a second, which other uses of the API do not need
+
         if of == "methods":
             return pandas.DataFrame(self.rows)
         files = {"runs": "results.csv", "sites": "sites.csv"}

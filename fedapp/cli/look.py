@@ -47,14 +47,11 @@ def watch_run(
             help="a run: its name, or its folder; else the newest", autocompletion=complete_run
         ),
     ] = "",
-    paper: Annotated[
-        bool, typer.Option("--paper", help="end in the paper's terms, instead of plain words")
-    ] = False,
 ) -> None:
     """Follow a run in progress from another terminal; of a finished run, show how it ended."""
     from fedapp.tools.watch import watch
 
-    raise typer.Exit(watch(run, paper, Console()))
+    raise typer.Exit(watch(run, Console()))
 
 
 @app.command("track", rich_help_panel=PANEL)

@@ -25,9 +25,6 @@ Seed = Annotated[
 def run(
     preset: Preset,
     overrides: Overrides = None,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="end in the paper's terms, instead of plain words")
-    ] = False,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -40,14 +37,13 @@ def run(
     from fedapp.core.processes import termination_as_interrupt
     from fedapp.experiment.config import load_experiment, parse_overrides
     from fedapp.experiment.run_folder import pretty_json
-    from fedapp.reports.run_end import end_block, paper_block
     from fedapp.simulation.loopback import run_loopback
 
     # Whoever reads standard output as JSON must find nothing else there.
     with termination_as_interrupt(), redirect_stdout(sys.stderr) if as_json else nullcontext():
         given = [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
         experiment = load_experiment(preset, parse_overrides(given))
-        summary, _ = run_loopback(experiment, paper_block if paper else end_block)
+        summary, _ = run_loopback(experiment)
     if as_json:
         print(pretty_json(summary), end="")
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedapp.core.errors import ConfigError
 
-Extra = Literal["dicom", "docs", "onnx", "pandas", "parquet", "privacy", "timm", "track"]
+Extra = Literal["dicom", "docs", "onnx", "parquet", "privacy", "timm", "track"]
 """A group in pyproject's optional-dependencies."""
 
 

@@ -1,8 +1,10 @@
-"""Charts of a page: lines, bars, matrices, shares with intervals, small curves, pictures.
+"""Charts of a page: lines, bars, matrices, shares with intervals, small curves, images.
 
-Matplotlib draws them as SVG, in which a point is a pixel of a drawing that is `WIDTH` wide, the
-width of a telephone; the page puts several beside each other where there is room. Colours are
-named after variables of the page's style sheet, which has them for light, for dark and for paper.
+Matplotlib draws them as SVG. One point of Matplotlib is one pixel of a drawing that is `WIDTH`
+pixels wide, the width of a telephone; the page puts several drawings beside each other where there
+is room. Colours are named after variables of the page's style sheet, which defines them for a light
+screen, a dark screen and paper. Matplotlib knows no such variables, so it draws with a placeholder
+colour for each, which `_picture` replaces in the SVG.
 """
 
 import io
@@ -29,15 +31,16 @@ WIDTH, WIDE = 360, 860
 Point = tuple[float, float]
 
 GROUP_MARKS = ("o", "s", "D")
-"""Shapes of sites by share of labels: colour alone says nothing."""
+"""Marker of each group of sites by share of labels, because not everybody can tell colours
+apart."""
 _VARIABLES = (
     *("ink", "soft", "line", "back", "panel", "on"),
     *("c0", "c1", "c2", "c3", "g0", "g1", "g2"),
 )
 STRIPED = "striped"
-"""A filling, told from a colour without colours too."""
+"""A fill pattern, which can be told from a colour without seeing colours."""
 _COLOURS = {name: f"#0000{place:02x}" for place, name in enumerate((*_VARIABLES, STRIPED), 1)}
-"""What Matplotlib draws with in the place of a variable; black would not be written down."""
+"""Placeholder colour of each variable. Black is not used: Matplotlib leaves it out of the SVG."""
 _CSS = {c: f"var(--{name})" for name, c in _COLOURS.items()} | {_COLOURS[STRIPED]: "url(#stripes)"}
 _STYLE = {
     "svg.fonttype": "none",  # letters stay text: to be read aloud, searched, and in the page's font
@@ -52,22 +55,22 @@ _STYLE = {
     "axes.axisbelow": True,
 }
 _styled = matplotlib.style.context(_STYLE, after_reset=True)
-"""Has a function draw so, whatever the caller's style is."""
+"""Decorator: the function draws in this style, whatever the caller's style is."""
 _TIP = "tip:"
-"""How a shape is marked for which a mouse over it shows words: what follows."""
+"""Prefix of the identifier of a shape with a tooltip; the rest of the identifier is its text."""
 _TIPPED = re.compile(rf'<g id="{_TIP}([^"]*)">\s*<path ([^>]*)/>\s*</g>')
-_NEEDLESS = (
-    r"</?g[^>]*>",  # groups, whose identifiers a page of several drawings would have twice
+_REMOVED = (
+    r"</?g[^>]*>",  # groups: a page of several drawings would have their identifiers twice
     r' id="[^"]*"',
     r" font-family: [^;]*;",
     r' transform="rotate\(-0 [^"]*"',
     r"(?<=>)\s+(?=<)",
     r"(?<=base64,)\s+",
 )
-"""What a page of several drawings needs nothing of."""
+"""Parts of the SVG that are removed, because a page does not need them."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 92, 28, 34
 _SPACE = 13
-"""Pixels between two labels."""
+"""Least distance of two labels, in pixels."""
 
 
 def shortened(text: str, most: int) -> str:
@@ -76,7 +79,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _drawing(title: str, height: float, width: float = WIDTH) -> Figure:
-    """Return an empty drawing with a title."""
+    """Return an empty drawing with a title. height, width: in pixels."""
     figure = Figure((width / 72, height / 72), dpi=72, frameon=False)
     figure.text(0, 1 - 12 / height, title, size=13, weight="bold")
     return figure
@@ -85,7 +88,7 @@ def _drawing(title: str, height: float, width: float = WIDTH) -> Figure:
 def _plot(
     figure: Figure, left: float, top: float, width: float, height: float, x: Point, y: Point
 ) -> Axes:
-    """Return a plot of these pixels in a drawing. x, y: its ranges, from left and from below."""
+    """Add a plot to a drawing, at a place in pixels. x, y: the ranges of its axes."""
     wide, high = figure.get_size_inches() * 72
     place = (left / wide, 1 - (top + height) / high, width / wide, height / high)
     axes = figure.add_axes(place, frameon=False, xlim=x, ylim=y, xticks=[], yticks=[])
@@ -103,40 +106,44 @@ def _label(
     va: str = "baseline",
     of: str = "axes fraction",
 ) -> Annotation:
-    """Write words so many pixels right of and above a place of a plot. of: what the place is in."""
+    """Write words near a place of a plot.
+
+    place: in the coordinates that `of` names. beside: pixels to the right of it and above it.
+    """
     return axes.annotate(
         *(words, place, beside, of, "offset points"), ha=ha, va=va, color=_COLOURS[kind]
     )
 
 
 def _picture(figure: Figure, alternative: str) -> Picture:
-    """Return a finished drawing. alternative: what it shows, in words."""
+    """Return a drawing as SVG. alternative: what it shows, in words, for screen readers."""
     for artist in figure.findobj():
         artist.set_clip_on(False)
     out = io.StringIO()
     with warnings.catch_warnings():
-        # The browser has fonts for letters that Matplotlib's own lacks.
+        # The browser has fonts for letters that Matplotlib's own font lacks.
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")
         figure.savefig(out, format="svg")
     drawn = out.getvalue()
     shapes = drawn[drawn.index("<g id=") : drawn.rindex("</svg>")]
     shapes = _TIPPED.sub(r"<path \2><title>\1</title></path>", shapes)
-    for needless in _NEEDLESS:
-        shapes = re.sub(needless, "", shapes)
+    for pattern in _REMOVED:
+        shapes = re.sub(pattern, "", shapes)
     for colour, instead in _CSS.items():
         shapes = shapes.replace(colour, instead)
     width, height = (figure.get_size_inches() * 72).round(1).tolist()
     head = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {:g} {:g}">')
     begun = head.format(alternative, width, height)
-    # What names stand in it, Matplotlib has escaped.
+    # Matplotlib has escaped the names that stand in it.
     return Picture(begun + Markup(shapes) + Markup("</svg>"), width)  # noqa: S704
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart. kind: its colour. dashed: told apart without colour too.
+    """A line of a chart, or the outline of an area.
 
-    points: none where nothing was measured. words: beside the name of a chart of its own.
+    `kind` names its colour. `points` is empty if nothing was measured. `words` stand beside the
+    name if the line has a small chart of its own.
     """
 
     name: str
@@ -148,7 +155,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """A range from 0 on and what it is of. ticks: values, and the words for each."""
+    """An axis from 0 to `high` with a title. `ticks` are values, and the words for each."""
 
     high: float
     title: str
@@ -156,18 +163,18 @@ class Axis:
 
 
 def percents(title: str = "") -> Axis:
-    """Return the axis of a share, in percent."""
+    """Return an axis for shares in [0, 1], labelled in percent."""
     return Axis(1, title, {v / 4: f"{25 * v} %" for v in range(5)})
 
 
 def rounds_axis(last: int) -> Axis:
-    """Return the axis of rounds."""
+    """Return an axis for rounds 0 to `last`, with at most some eight ticks."""
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if last / s <= 8 or s == 1000)
     return Axis(max(last, 1), "round", {n: str(n) for n in range(0, last + 1, step)})
 
 
 def upto(most: float, words: Callable[[float], str]) -> Axis:
-    """Return an axis from 0 to `most`, with words for 0, the half and the whole."""
+    """Return an axis from 0 to `most` with three ticks. words: writes a value as text."""
     return Axis(most or 1, "", {value: words(value) for value in (0, most / 2, most)})
 
 
@@ -181,7 +188,7 @@ def line_chart(
     bands: Sequence[Line] = (),
     diagonal: bool = False,
 ) -> Picture:
-    """Return lines, each named at its end. bands: areas behind them, as closed ways."""
+    """Draw lines, each with its name at its end. bands: areas behind them, as closed outlines."""
     left = max(_LEFT, 6 * max(map(len, up.ticks.values())) + 8)
     width, height = WIDTH - left - _RIGHT, 220 - _TOP - _BOTTOM
     figure = _drawing(title, 220)
@@ -203,7 +210,7 @@ def line_chart(
         if len(line.points) == 1:  # through which no line can be seen
             _mark(axes, "o", line.points[0], facecolor=colour, edgecolor=colour)
         if line.name:
-            # Pixels below the plot's top; no name over another.
+            # In pixels below the plot's top, so that no name covers another.
             lowest = max(height * (1 - line.points[-1][1] / up.high), lowest + _SPACE)
             _label(axes, shortened(line.name, 14), (1, 1), (6, -lowest), line.kind, va="center")
     return _picture(figure, alternative)
@@ -212,12 +219,12 @@ def line_chart(
 def over_rounds(
     last: int, title: str, lines: Sequence[Line], said: str, bands: Sequence[Line] = ()
 ) -> Picture:
-    """Return lines of shares by round, 0 to `last`."""
+    """Draw lines of shares by round, 0 to `last`."""
     return line_chart(title, lines, rounds_axis(last), percents(), said, bands)
 
 
 def band(ends: Iterable[tuple[float, float, float]], kind: str) -> list[Line]:
-    """Return the area between two lines. ends: a place, and there the lower and the upper one."""
+    """Return the area between two lines. ends: (x, lower y, upper y) from left to right."""
     listed = list(ends)
     upper = [(x, high) for x, _, high in listed]
     lower = [(x, low) for x, low, _ in reversed(listed)]
@@ -226,7 +233,7 @@ def band(ends: Iterable[tuple[float, float, float]], kind: str) -> list[Line]:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: pieces that follow each other, each with its colour; words: at its end."""
+    """One bar of pieces, each (length, colour), with words at its end."""
 
     name: str
     pieces: Sequence[tuple[float, str]]
@@ -235,7 +242,7 @@ class Bar:
 
 @_styled
 def bars(title: str, given: Sequence[Bar], alternative: str) -> Picture:
-    """Return bars from left to right, one below the other, the longest as long as there is room."""
+    """Draw horizontal bars below each other; the longest takes the whole width."""
     row, left, right = 20, 110, 116
     most = max((sum(size for size, _ in bar.pieces) for bar in given), default=0) or 1
     figure = _drawing(title, 24 + row * len(given))
@@ -253,7 +260,7 @@ def bars(title: str, given: Sequence[Bar], alternative: str) -> Picture:
 def _rows(
     figure: Figure, left: float, top: float, right: float, row: float, names: Sequence[str]
 ) -> Axes:
-    """Return a plot with a row of so many pixels for each name, the first at the top."""
+    """Add a plot with a row for each name, the first at the top. row: its height in pixels."""
     width = figure.get_figwidth() * 72 - left - right
     axes = _plot(figure, left, top, width, row * len(names), (0, 1), (len(names) - 0.5, -0.5))
     axes.set_yticks(range(len(names)), list(names), color=_COLOURS["ink"])
@@ -262,7 +269,7 @@ def _rows(
 
 @dataclass(frozen=True)
 class Share:
-    """A share with its interval. kind: its colour."""
+    """A share with the ends of its interval. `kind` names its colour."""
 
     value: float
     ends: tuple[float, float]
@@ -271,9 +278,9 @@ class Share:
 
 @dataclass(frozen=True)
 class Shares:
-    """A row of shares: one, or one before and one after, which is joined to it. words: at its end.
+    """A row of a chart: one share, or two (before and after) that a line joins.
 
-    mark: as Matplotlib calls it.
+    `words` stand at the end of the row, `mark` is Matplotlib's name of the marker.
     """
 
     name: str
@@ -286,7 +293,7 @@ class Shares:
 def intervals(
     title: str, rows: Sequence[Shares], alternative: str, *, wide: bool = False
 ) -> Picture:
-    """Return shares with their intervals, a row each. wide: that a wide page has it wider."""
+    """Draw rows of shares with their intervals. wide: draw a wider version for wide pages too."""
 
     def drawn(width: float) -> Picture:
         row, left, right = 26, 92, 104
@@ -296,7 +303,7 @@ def intervals(
         axes.set_xticks(list(ticks), list(ticks.values()))
         axes.grid(axis="x")
         for place, one in enumerate(rows):
-            # Of two the first stands a little higher, so that no interval hides the other.
+            # Of two shares the first is drawn a little higher, so that no interval hides the other.
             heights = [place] if len(one.shares) == 1 else [place - 4 / row, place + 4 / row]
             colour = _COLOURS[one.shares[-1].kind]
             axes.plot([share.value for share in one.shares], heights, color=colour, lw=2)
@@ -312,7 +319,10 @@ def intervals(
 
 
 def _mark(axes: Axes, shape: str, place: Point, **colours: str) -> None:
-    """Draw a mark, 8 pixels wide, as a shape of its own: Matplotlib's refers to another by name."""
+    """Draw a mark, 8 pixels wide, as a path.
+
+    Matplotlib's own markers refer to a definition by its identifier, which `_picture` removes.
+    """
     style = MarkerStyle(shape)
     way = style.get_path().transformed(style.get_transform())
     there = Affine2D().scale(8 if shape == "o" else 7).translate(*axes.transData.transform(place))
@@ -321,7 +331,7 @@ def _mark(axes: Axes, shape: str, place: Point, **colours: str) -> None:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Shares in [0, 1] by row and column; words: what a cell says."""
+    """Shares in [0, 1] by row and column, with the words in each cell."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -332,16 +342,18 @@ class Matrix:
     def of_counts(
         cls, rows: Sequence[str], columns: Sequence[str], counts: Sequence[Sequence[int]]
     ) -> Self:
-        """Return the counts as shares of their rows; a cell says its count, of none nothing."""
+        """Return counts as shares of their rows. The words of a cell are its count, if not 0."""
         words = [[str(n) if n else "" for n in row] for row in counts]
         return cls(rows, columns, [shares_of(row) for row in counts], words)
 
 
 @_styled
 def matrix(title: str, of: Matrix, alternative: str, across: str = "", down: str = "") -> Picture:
-    """Return a matrix of squares, darker where the share is larger; across, down: what they are.
+    """Draw a matrix of squares, darker where the share is larger.
 
-    Squares shrink with their number; from 20 columns on they bear no words but a mouse's tip.
+    Squares become smaller with their number. Those too small for words have tooltips only.
+
+    across, down: titles of columns and rows.
     """
     count, left = max(len(of.columns), 1), 92
     cell = max(min((WIDTH - left - 24) / count, 34.0), 9.0)
@@ -384,14 +396,14 @@ def matrix(title: str, of: Matrix, alternative: str, across: str = "", down: str
 
 
 def shares_of(counts: Sequence[int]) -> list[float]:
-    """Return each count's share of their sum; 0 without any."""
+    """Return each count as a share of the sum; 0 where the sum is 0."""
     total = sum(counts)
     return [count / total if total else 0.0 for count in counts]
 
 
 @_styled
 def small_charts(title: str, given: Sequence[Line], last: int, alternative: str) -> Picture:
-    """Return a small chart of shares by round, 0 to `last`, for each, three beside each other."""
+    """Draw a small chart of shares by round, 0 to `last`, for each line; three stand in a row."""
     across, high, gap = 3, 62.0, 38.0
     cell = WIDTH / across
     figure = _drawing(title, 20 + -(-len(given) // across) * (high + gap))
@@ -411,9 +423,9 @@ def small_charts(title: str, given: Sequence[Line], last: int, alternative: str)
 
 @_styled
 def gallery(shown: Sequence[tuple[NDArray[np.uint8], str, str]], alternative: str) -> Picture:
-    """Return pictures, [H, W] or [H, W, 3], each with two lines below it.
+    """Draw images, [H, W] or [H, W, 3], each with two lines of text below it.
 
-    A wide page has four in a row, a narrow one two. Their pixels stay sharp squares.
+    A wide page has four in a row, a narrow one two. Pixels are drawn as sharp squares.
     """
 
     def drawn(width: float, across: int) -> Picture:

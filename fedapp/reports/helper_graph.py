@@ -1,4 +1,4 @@
-"""Who helps whom (UM-pFSSL), over the rounds."""
+"""The helper graph of UM-pFSSL: whose models label each site's images, over the rounds."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from fedapp.core.formatting import percent
 from fedapp.reports.charts import Line, Matrix, matrix, over_rounds, shares_of
-from fedapp.reports.layout import DASH, Block, Figure, Picture, Table
+from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_record import GROUPS, RunRecord
 
 _READING = (
@@ -15,27 +15,22 @@ _READING = (
     "of the rounds. A dark column is a site that many rely on."
 )
 MOST_SITES = 150
-"""Sites of which a picture says anything."""
-_MOMENTS = 3
+"""With more sites than this a matrix cannot be read, so it is not drawn."""
 Lists = Mapping[int, Sequence[int]]
-"""By site: its helpers' sites, most related first."""
+"""Each site's list of helpers (numbers of sites), the most related first."""
 
 
-def helpers(run: RunRecord) -> Block:
-    """Return the helper graph of a run, or why there is none."""
+def helper_graph(run: RunRecord) -> Block:
+    """Return the helper graph of a run, or the reason why there is none."""
     title = "Who helps whom"
     if not run.history:
         return Block(title, _READING, missing="This run did not record helpers by round.")
     lists = lists_by_round(run)
     if not any(lists.values()):
         return Block(title, _READING, missing="This method has no helpers.")
-    figures, missing = [], ""
-    if len(run.sites) <= MOST_SITES:
-        moments = _moments(sorted(number for number, of in lists.items() if of))
-        figures = [_graph(run, lists, number) for number in moments]
-        figures.append(_all(run, lists))
-    else:
-        missing = f"the graph: {len(run.sites)} sites are too many for a picture."
+    small = len(run.sites) <= MOST_SITES
+    figures = [_all_rounds(run, lists)] if small else []
+    missing = "" if small else f"the graph: {len(run.sites)} sites are too many for a picture."
     if len(lists) > 2:
         figures.append(_change(run, lists))
     table = _between_groups(run, lists[max(lists)])
@@ -43,7 +38,7 @@ def helpers(run: RunRecord) -> Block:
 
 
 def lists_by_round(run: RunRecord) -> dict[int, Lists]:
-    """Return the lists that hold after each round; a site that was not asked keeps its own."""
+    """Return the lists in force after each round; a site that was not asked keeps its last one."""
     now: dict[int, Sequence[int]] = {}
     found: dict[int, Lists] = {}
     for number, row in sorted(run.history.items()):
@@ -53,50 +48,34 @@ def lists_by_round(run: RunRecord) -> dict[int, Lists]:
     return found
 
 
-def _moments(numbers: Sequence[int]) -> list[int]:
-    """Return the first, the middle and the last round with lists."""
-    places = {0, len(numbers) // 2, len(numbers) - 1}
-    return [numbers[place] for place in sorted(places)][:_MOMENTS]
-
-
-def _graph(run: RunRecord, lists: Mapping[int, Lists], number: int) -> Figure:
-    of = lists[number]
-    counts = [[int(peer.number in of.get(s.number, ())) for peer in run.sites] for s in run.sites]
-    picture, said = _drawn(run, f"Round {number}", counts, 1)
-    return Figure(picture, f"The lists after round {number}. {said}")
-
-
-def _all(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:
+def _all_rounds(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:
     rounds = [of for of in lists.values() if of]
     counts = [
         [sum(peer.number in of.get(site.number, ()) for of in rounds) for peer in run.sites]
         for site in run.sites
     ]
-    picture, said = _drawn(run, "All rounds", counts, len(rounds))
+    names = [site.name for site in run.sites]
+    shares = [[n / len(rounds) for n in row] for row in counts]
+    of = Matrix(names, names, shares, [[str(n) if n else "" for n in row] for row in counts])
+    asked = [sum(row[j] > 0 for row in counts) for j in range(len(names))]
+    most = max(range(len(names)), key=lambda j: asked[j])
+    said = f"Most asked: {names[most]}, by {asked[most]} of {len(names)} sites."
+    picture = matrix("All rounds", of, f"All rounds: {said}", "helper", "site")
     last = lists[max(lists)]
-    names = {site.number: site.name for site in run.sites}
+    name_of = {site.number: site.name for site in run.sites}
     rows = [
-        [site.name, ", ".join(names.get(k, f"site {k}") for k in last.get(site.number, ())) or DASH]
+        [
+            site.name,
+            ", ".join(name_of.get(k, f"site {k}") for k in last.get(site.number, ())) or DASH,
+        ]
         for site in run.sites
     ]
     table = Table("Lists at the end", ["Site", "Helpers, most related first"], rows)
     return Figure(picture, f"Over {len(rounds)} rounds. {said}", table)
 
 
-def _drawn(run: RunRecord, title: str, counts: list[list[int]], rounds: int) -> tuple[Picture, str]:
-    names = [site.name for site in run.sites]
-    of = Matrix(
-        names, names, [[n / rounds if n else 0.0 for n in row] for row in counts],
-        [[str(n) if n and rounds > 1 else "" for n in row] for row in counts],
-    )  # fmt: skip
-    asked = [sum(row[j] > 0 for row in counts) for j in range(len(names))]
-    most = max(range(len(names)), key=lambda j: asked[j])
-    said = f"Most asked: {names[most]}, by {asked[most]} of {len(names)} sites."
-    return matrix(title, of, f"{title}: {said}", "helper", "site"), said
-
-
 def _change(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:
-    """Return how much of the lists is new in each round."""
+    """Return the share of the lists' entries that are new in each round."""
     numbers = sorted(lists)
     points = []
     for before, number in pairwise(numbers):
@@ -109,12 +88,12 @@ def _change(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:
         f"% in round {points[-1][0]}. Near zero the search has settled."
     )
     rows = [[str(number), percent(share)] for number, share in points]
-    picture = over_rounds(run.last, "New helpers by round", [Line("new", points, "c0")], said)
+    picture = over_rounds(run.last_round, "New helpers by round", [Line("new", points, "c0")], said)
     return Figure(picture, said, Table("New helpers", ["Round", "New, %"], rows, labels=1))
 
 
 def _between_groups(run: RunRecord, lists: Lists) -> Table:
-    """Return whose models the sites of each group use, at the end."""
+    """Return from which groups by labels the helpers of each group are, at the end."""
     group = {site.number: site.group for site in run.sites}
     rows = []
     for number, sites in run.by_group.items():

@@ -1,6 +1,7 @@
-"""What reports are made of, as values: tables, pictures, blocks and sections; and their pages.
+"""The parts of a report as values (tables, pictures, blocks, sections), and their pages.
 
-A comparison's report has sections, which are Markdown too. A page of runs or of a site has blocks.
+A comparison's report consists of sections, which are written as HTML and as Markdown. A page of
+runs or of a site consists of blocks, which are written as HTML only.
 """
 
 import re
@@ -15,12 +16,12 @@ from fedapp.core.formatting import percent
 from fedapp.reports.statistics import Mean
 
 DASH = "-"
-"""What was not measured."""
+"""Stands in the place of a value that was not measured."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """A table's cell that is the best of its column."""
+    """A cell of a table that is the best of its column, so it is printed in bold."""
 
     text: str
 
@@ -29,9 +30,10 @@ Entry = str | Best
 
 
 def mean_percent(mean: Mean | None, planned: int) -> str:
-    """Return mean and sd of shares in percent: "78.9 ± 0.4".
+    """Return mean and standard deviation of shares in percent, such as "78.9 ± 0.4".
 
-    Without a spread the mean alone; n is said where it is not the `planned` number of seeds.
+    One value has no standard deviation. The number of values is added, as in "78.9 ± 0.4 (n = 2)",
+    where it is not the `planned` one.
     """
     if mean is None:
         return DASH
@@ -43,8 +45,8 @@ def mean_percent(mean: Mean | None, planned: int) -> str:
 class Table:
     """One table. The first `labels` columns are texts, the others numbers.
 
-    A row whose first cell is the one above's belongs to the same group. notes: what the numbers
-    mean, a sentence each.
+    Neighbouring rows with the same first cell form a group. `notes` are sentences below the table
+    that explain the numbers.
     """
 
     title: str
@@ -62,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A figure: its file, relative to the report, and what it shows."""
+    """A figure in a file of its own, relative to the report, and what it shows."""
 
     file: str
     title: str
@@ -71,7 +73,7 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading of a comparison's report, and everything below it."""
 
     title: str
     paragraphs: Sequence[str] = ()
@@ -81,9 +83,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing that is done. width: in pixels.
+    """A finished drawing, as SVG. `width` is in pixels.
 
-    wide: the same for a page of `charts.WIDE` pixels and more; None: it serves for both.
+    `wide` is the same drawing for pages of at least `charts.WIDE` pixels; None: `svg` serves both.
     """
 
     svg: Markup
@@ -93,7 +95,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture and its numbers. table: what it shows, for those who cannot see it or want more."""
+    """A picture, and its numbers as a table for readers who cannot see it or want to know more."""
 
     picture: Picture
     caption: str
@@ -102,7 +104,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Block:
-    """One subject. reading: what it shows and how to read it. missing: why it is left out."""
+    """One subject of a page.
+
+    `reading` says what is shown and how to read it, `missing` why something could not be shown.
+    """
 
     title: str
     reading: str
@@ -113,20 +118,26 @@ class Block:
 
     @property
     def full(self) -> bool:
-        """Whether there is anything to show."""
+        """Whether there is anything to show but the reason why something is missing."""
         return bool(self.figures or self.tables or self.lines)
 
 
 Subject = Sequence[tuple[str, Block]]
-"""One block for each run, with the run's name; all of one title."""
+"""(name of a run, its block) for each run of a page; all blocks have the same title."""
 
 
 def blocks_page(
     title: str, lead: Sequence[str], subjects: Sequence[Subject], first: Sequence[Table] = ()
 ) -> str:
-    """Return a page. lead: what stands at its head, the most important first. first: tables below.
+    """Return the HTML of a page.
 
-    A subject of which there is nothing to show has no section: a line at the end says why.
+    A subject with nothing to show gets no section: a line at the end of the page gives the reason.
+
+    Args:
+        title: the page's heading.
+        lead: sentences at the head of the page, the most important one first.
+        subjects: the sections.
+        first: tables between the lead and the sections.
     """
     shown = [of for of in subjects if any(block.full for _, block in of)]
     left_out = [
@@ -139,7 +150,7 @@ def blocks_page(
 
 
 def html_page(kind: str, **of: object) -> str:
-    """Return a page that loads nothing from elsewhere. kind: of `run` or of `comparison`."""
+    """Fill the template `run` or `comparison`. The page loads nothing from other places."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -152,7 +163,7 @@ def html_page(kind: str, **of: object) -> str:
 
 
 def to_markdown(title: str, sections: Iterable[Section]) -> str:
-    """Return a report as GitHub-flavoured Markdown."""
+    """Return a comparison's report as GitHub-flavoured Markdown."""
     blocks = [f"# {escaped(title)}"]
     for section in sections:
         blocks += [f"## {escaped(section.title)}", *map(escaped, section.paragraphs)]
@@ -168,7 +179,7 @@ def to_markdown(title: str, sections: Iterable[Section]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text that Markdown shows as it is, on one line, in a table too."""
+    """Return a text, on one line, such that Markdown shows its characters as they are."""
     one_line = " ".join(text.split())
     marked = re.sub(r"([\\`*|<>\[\]&~$#])", r"\\\1", one_line)
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", marked)

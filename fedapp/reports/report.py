@@ -1,4 +1,4 @@
-"""`fedapp report`: a page for one run or several, a page for a site, or a comparison's tables."""
+"""`fedapp report`: writes the page of one or several runs, of a site, or of a comparison."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,24 +6,24 @@ from pathlib import Path
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.run_folder import find_run
-from fedapp.reports.helper_graph import helpers
+from fedapp.reports.helper_graph import helper_graph
 from fedapp.reports.layout import Block, blocks_page
-from fedapp.reports.run_accuracy import curves, dumbbells, harm
+from fedapp.reports.run_accuracy import before_and_after, harmed_sites, learning_curves
 from fedapp.reports.run_classes import (
+    calibration,
     class_mix,
     classes_found,
-    confusion,
-    joining,
+    confusion_block,
+    joining_summary,
     pseudo_labels,
-    trust,
 )
 from fedapp.reports.run_record import RunRecord, is_run, read_run
 from fedapp.reports.run_summary import (
-    protocol,
-    sentence,
-    setup,
+    protocol_table,
+    result_sentence,
+    settings_and_versions,
     side_by_side,
-    times,
+    time_spent,
     traffic,
     warnings,
 )
@@ -39,21 +39,30 @@ def write_reports(
     out: Path | None = None,
     record: Path | None = None,
 ) -> list[Path]:
-    """Write what there is to write of runs, by name or folder, or of one comparison.
+    """Write the page of one or several runs, or the tables and figures of one comparison.
 
-    reference: a comparison's method that the others are compared with. site: of a run, whose page
-    is wanted alone. out: file or, of a site's page too, folder; None: the run's folder. Of several
-    runs it is the working directory. record: a site's own folder, whose record is shown too; where
-    the run's folder is not here, as at a site, the record alone, in the working directory.
+    Args:
+        named: names or folders of runs, or of one comparison.
+        reference: the method that a comparison's other methods are compared with; empty: as
+            `comparison.document.REFERENCES` says.
+        site: name or number of a site of the one run: its page is written instead of the run's.
+        out: file or folder of the page. None: the folder of the run, and the working directory for
+            a page of several runs or of a record without its run.
+        record: a site's own folder, whose record is shown on the site's page too. A site that does
+            not have the run's folder gets a page of its record alone.
 
-    Returns the files. Raises RunError where a folder holds neither, ConfigError where the arguments
-    do not go together.
+    Returns:
+        The files that were written.
+
+    Raises:
+        RunError: a folder holds neither a run nor a comparison.
+        ConfigError: the arguments do not go together.
     """
     if record is not None:
         if len(named) != 1 or not site:
             raise ConfigError("--site-folder is of one run and one site: give --site, and one run")
-        text, place = _with_record(named[0], site, record)
-        return _written(text, f"site-{site}.html", out or place)
+        text, place = _page_with_record(named[0], site, record)
+        return _write(text, f"site-{site}.html", out or place)
     folders = [find_run(name) for name in named]
     compared = [path for path in folders if (path / "comparison.json").is_file()]
     if compared:
@@ -80,11 +89,11 @@ def write_reports(
         text = site_page(view_of_run(runs[0], site))
     else:
         name, text = REPORT, run_page(runs)
-    return _written(text, name, out or (folders[0] if len(folders) == 1 else Path()))
+    return _write(text, name, out or (folders[0] if len(folders) == 1 else Path()))
 
 
-def _with_record(named: str, site: str, record: Path) -> tuple[str, Path]:
-    """Return a site's page with its record, and the folder that it belongs into."""
+def _page_with_record(named: str, site: str, record: Path) -> tuple[str, Path]:
+    """Return a site's page with its record, and the folder to write it to."""
     try:
         folder = find_run(named)
     except RunError:
@@ -95,7 +104,7 @@ def _with_record(named: str, site: str, record: Path) -> tuple[str, Path]:
     return site_page(of_run, view_of_record(record, folder.name)), folder
 
 
-def _written(text: str, name: str, place: Path) -> list[Path]:
+def _write(text: str, name: str, place: Path) -> list[Path]:
     path = place / name if place.is_dir() else place
     write_atomic(path, text.encode(), durable=False)
     return [path]
@@ -111,27 +120,27 @@ def run_page(runs: Sequence[RunRecord]) -> str:
     lead = [
         f"{run.name}: {text}" if several else text
         for run in runs
-        for text in (joining(run), sentence(run), *run.counted)
+        for text in (joining_summary(run), result_sentence(run), *run.counting_notes)
     ]
     return blocks_page(title, lead, subjects, first)
 
 
 def blocks_of(run: RunRecord) -> list[Block]:
-    """Return all that can be said of a run, always as many blocks in the same order."""
+    """Return all blocks of a run's page: always as many, in the same order."""
     tested = run.evaluations()
     return [
-        Block("How the numbers were made", "", tables=[protocol(run)]),
+        Block("How the numbers were made", "", tables=[protocol_table(run)]),
         warnings(run),
-        curves(run),
-        dumbbells(run),
-        harm(run),
+        learning_curves(run),
+        before_and_after(run),
+        harmed_sites(run),
         classes_found(run),
         class_mix(run),
-        helpers(run),
+        helper_graph(run),
         pseudo_labels(run),
-        confusion(tested, run.classes),
-        trust(tested),
+        confusion_block(tested, run.classes),
+        calibration(tested),
         traffic(run),
-        times(run),
-        setup(run),
+        time_spent(run),
+        settings_and_versions(run),
     ]

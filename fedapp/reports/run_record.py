@@ -1,4 +1,4 @@
-"""The folder of one run -> `RunRecord`: finished or under way, of this version or an older one."""
+"""Reads the folder of one run, finished or under way, of this version or an older one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ from fedapp.protocol.messages import Evaluation
 from fedapp.server.standings import Standing, Standings
 
 GROUPS = tuple(f"{share} labels" for share in SHARES_OF_LABELS)
-"""Sites by share of training images that have a label, as `metrics.label_group` counts them."""
+"""Names of the groups of sites by share of labelled training images (`metrics.label_group`)."""
 
 
 @dataclass(frozen=True)
-class Right:
-    """Right answers: `right` of `of` images."""
+class RightAnswers:
+    """How many images were answered right, and of how many."""
 
     right: int
     of: int
 
     @property
     def share(self) -> float:
-        """Accuracy, in [0, 1]; needs one image."""
+        """The accuracy, in [0, 1]. There must be at least one image."""
         return self.right / self.of
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the accuracy, both ends in [0, 1]."""
+        """Wilson's 95 % interval of the accuracy, two_class_names ends in [0, 1]."""
         return wilson(self.right, self.of)
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Right:
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """What the server knows of one site. name: its own, else `site 3`."""
+    """What the server knows of one site. Its name is the site's own, else such as `site 3`."""
 
     number: int
     name: str
@@ -52,29 +52,41 @@ class SiteRecord:
 
     @property
     def group(self) -> int:
-        """Index in `GROUPS`."""
+        """Index of the site's group in `GROUPS`."""
         return label_group(self.standing.facts.mu)
 
     @property
-    def before(self) -> Right | None:
-        """On its test images after the warm-up; None where that was not measured."""
+    def after_warm_up(self) -> RightAnswers | None:
+        """The result on the site's test images after the warm-up; None where it is not known."""
         accuracy, images = self.standing.warmup_accuracy, self.standing.facts.test
         if (tested := self.standing.latest.get("test")) is not None:
-            images = tested.samples  # of findings: those that were read
-        return None if accuracy is None or not images else Right(round(accuracy * images), images)
+            images = tested.samples  # with findings: how many of them were read
+        return (
+            None
+            if accuracy is None or not images
+            else RightAnswers(round(accuracy * images), images)
+        )
 
-    def now(self, part: str = "test") -> Right | None:
-        """On the images of an evaluation, as last measured; None where it was not."""
+    def latest(self, part: str = "test") -> RightAnswers | None:
+        """Return the last result on the images of a part; None where it was not measured."""
         found = self.standing.latest.get(part)
-        return Right(found.correct, found.samples) if found and found.samples else None
+        return RightAnswers(found.correct, found.samples) if found and found.samples else None
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its files tell it.
+    """A run as its files describe it.
 
-    settings: config.yaml. facts: run.json. rounds: of metrics.jsonl. history: of sites.jsonl, by
-    round; empty for a run by a version that did not write it. summary: None until the run is over.
+    Attributes:
+        path: the run's folder.
+        settings: content of config.yaml.
+        facts: content of run.json.
+        rounds: rows of metrics.jsonl.
+        history: rows of sites.jsonl by round; empty where the run's version did not write the file.
+        summary: content of summary.json; None until the run is over.
+        sites: all sites by number.
+        standings: the server's statistics of all sites.
+        state: the engine's state in the checkpoint.
     """
 
     path: Path
@@ -89,70 +101,72 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The run's name: its folder's."""
+        """The run's name, which is its folder's."""
         return self.path.name
 
     @property
-    def last(self) -> int:
-        """The last round; 0 is the warm-up."""
+    def last_round(self) -> int:
+        """Number of the last finished round; 0 is the warm-up."""
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; of findings, of each the two (`evaluation.findings`)."""
+        """Names of the classes. A finding has two: that it is absent, and that it is there."""
         names = self.sites[0].standing.facts.classes
         return two_class_names(names) if self.setting("data", "findings") else names
 
     @property
-    def counted(self) -> list[str]:
-        """How images are counted, where they are of findings: for a page's head."""
+    def counting_notes(self) -> list[str]:
+        """How images are counted, for the head of a page; empty unless labels are findings."""
         return [COUNTS_NOTE] if self.setting("data", "findings") else []
 
     def setting(self, group: str, key: str) -> Any:
-        """Return a setting of config.yaml; None where it has none of that name."""
+        """Return a setting of config.yaml; None where the file lacks it."""
         values = self.settings.get(group)
         return values.get(key) if isinstance(values, Mapping) else None
 
     def evaluations(self, part: str = "test") -> list[Evaluation]:
-        """Every site's last evaluation of a part, of sites that have images of it."""
+        """Return the last evaluation of a part of every site that has images of it."""
         found = (site.standing.latest.get(part) for site in self.sites)
         return [one for one in found if one is not None and one.samples]
 
     @cached_property
     def by_group(self) -> dict[int, list[SiteRecord]]:
-        """The sites by share of labels, groups without sites left out; fewest labels first."""
+        """The sites by index in `GROUPS`, fewest labels first; groups without sites are absent."""
         order = sorted(self.sites, key=lambda s: (s.standing.facts.mu, s.number))
         groups = {g: [s for s in order if s.group == g] for g in range(len(GROUPS))}
         return {group: sites for group, sites in groups.items() if sites}
 
-    def said(self, site: int) -> Iterator[tuple[int, Row]]:
-        """Yield each round in which a site answered, and what it said of itself."""
+    def replies_of(self, site: int) -> Iterator[tuple[int, Row]]:
+        """Yield each round in which a site answered, with what sites.jsonl has of its answer."""
         for number, row in sorted(self.history.items()):
             if (found := row.get("sites", {}).get(str(site))) is not None:
                 yield number, found
 
-    def curve(self, site: int, part: str = "test") -> dict[int, Right]:
-        """Return a site's results by round; it keeps its last until it is measured again."""
-        found: dict[int, Right] = {}
-        last: Right | None = None
-        said = dict(self.said(site))
+    def curve(self, site: int, part: str = "test") -> dict[int, RightAnswers]:
+        """Return a site's results by round; a round without a measurement repeats the last one."""
+        found: dict[int, RightAnswers] = {}
+        last: RightAnswers | None = None
+        replies = dict(self.replies_of(site))
         for number in sorted(self.history):
-            if (counts := said.get(number, {}).get(part)) and counts[1]:
-                last = Right(*counts)
+            if (counts := replies.get(number, {}).get(part)) and counts[1]:
+                last = RightAnswers(*counts)
             if last is not None:
                 found[number] = last
         return found
 
 
 def is_run(path: Path) -> bool:
-    """Say whether a folder holds a run."""
+    """Return whether a folder holds a run."""
     return (path / "run.json").is_file() or (path / "checkpoint.json").is_file()
 
 
 def read_run(path: Path) -> RunRecord:
     """Read a run's folder.
 
-    Raises RunError where it holds none, or none that can be told of; ConfigError as `read_yaml`.
+    Raises:
+        RunError: the folder holds no run, no finished round, or a run of an unreadable version.
+        ConfigError: config.yaml cannot be read.
     """
     records = RunFolder(path)
     checkpoint = records.load_checkpoint()
@@ -163,7 +177,8 @@ def read_run(path: Path) -> RunRecord:
         )
     try:
         state = checkpoint["state"]
-        known = state.get("together") or state["standings"]  # masked sums: all sites as one
+        # With masked sums the server knows all sites together as one.
+        known = state.get("together") or state["standings"]
         standings = TypeAdapter(Standings).validate_python(known, strict=False)
     except (KeyError, TypeError, ValidationError) as error:
         raise RunError(

@@ -1,10 +1,7 @@
-"""About a run: what ran and what came of it, what it cost, what went wrong, how to run it again.
-
-Models and bytes that were sent stand against the paper's bound.
-"""
+"""The facts of a run: what ran and its result, its cost, its warnings, how to run it again."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
@@ -14,26 +11,25 @@ from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.preset_files import method_presets, presets
-from fedapp.experiment.run_folder import Row
 from fedapp.reports.charts import Bar, Line, bars, line_chart, rounds_axis, upto
 from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_record import RunRecord
 from fedapp.server.accuracy_drop import accuracy_drop_warning
 
-_MOST = 40
-"""Warnings shown; more are counted."""
+_MOST_WARNINGS = 40
+"""Number of warnings shown; the others are counted."""
 
 
-def sentence(run: RunRecord) -> str:
-    """Return the result in one sentence, with how it was made."""
+def result_sentence(run: RunRecord) -> str:
+    """Return the result in one sentence, with the method, the data and the seed."""
     planned = run.setting("rounds", "num_rounds")
-    done = f"{run.last} of {planned} rounds"
+    done = f"{run.last_round} of {planned} rounds"
     what = f"{method_of(run)} on {run.setting('data', 'name')}, {len(run.sites)} sites, {done}"
     return f"{what}, seed {run.settings.get('seed')}. {_result(run)}"
 
 
 def method_of(run: RunRecord) -> str:
-    """Return the name under which people know the method."""
+    """Return the method's name, as summary.json has it, else that of its setting."""
     return str((run.summary or {}).get("method") or run.setting("method", "name"))
 
 
@@ -44,30 +40,30 @@ def _result(run: RunRecord) -> str:
     final = run.rounds[-1].get("mean_test_accuracy")
     right, of = sum(e.correct for e in tested), sum(e.samples for e in tested)
     last = (
-        f"After round {run.last} the sites' models are right on {percent(final)} % of their own "
-        f"test images, the mean over {len(tested)} sites ({right} of {of} images together)"
+        f"After round {run.last_round} the sites' models are right on {percent(final)} % of their "
+        f"own test images, the mean over {len(tested)} sites ({right} of {of} images together)"
     )
-    start = [site.before.share for site in run.sites if site.before]
+    start = [site.after_warm_up.share for site in run.sites if site.after_warm_up]
     began = f"; after the warm-up it was {percent(fmean(start))} %." if start else "."
     return last + began
 
 
 def _sites(run: RunRecord) -> str:
-    """Return how many sites there are, and whether they are known by their sums alone."""
+    """Return how many sites there are, and whether the server knows masked sums of them only."""
     masked = run.setting("privacy", "sums") == "masked"
     known = f"{run.setting('split', 'num_clients')}, known by masked sums alone"
     return known if masked else str(len(run.sites))
 
 
-def protocol(run: RunRecord) -> Table:
-    """Return what a reader must know to judge the numbers."""
+def protocol_table(run: RunRecord) -> Table:
+    """Return the facts that a reader needs to judge the numbers."""
     facts = [site.standing.facts for site in run.sites]
     labelled, unlabelled = sum(f.labelled for f in facts), sum(f.unlabelled for f in facts)
     share = labelled / max(labelled + unlabelled, 1)
     val, test = sum(f.val for f in facts), sum(f.test for f in facts)
     chosen, best = run.standings.best_by_validation, run.standings.best
     rows = [
-        ["Data", f"{run.setting('data', 'name')}: {_answers(run)}"],
+        ["Data", f"{run.setting('data', 'name')}: {_number_of_classes(run)}"],
         [
             "Training images",
             f"{count(labelled)} labelled, {count(unlabelled)} unlabelled ({percent(share)} % have "
@@ -81,7 +77,7 @@ def protocol(run: RunRecord) -> Table:
         ["Sites", f"{_sites(run)}; a round trains {_cohort(run)}"],
         ["Method", method_of(run)],
         ["Network", str(run.setting("model", "name"))],
-        ["Rounds", f"{run.last} of {run.setting('rounds', 'num_rounds')} after the warm-up"],
+        ["Rounds", f"{run.last_round} of {run.setting('rounds', 'num_rounds')} after the warm-up"],
         ["Seed", str(run.settings.get("seed"))],
         ["Time", duration(run.state.get("wall_seconds"))],
         [
@@ -109,7 +105,7 @@ def _cohort(run: RunRecord) -> str:
 
 
 def side_by_side(runs: list[RunRecord]) -> Table:
-    """Return the runs' results, a row each."""
+    """Return a table with the results of each run in a row."""
     rows = []
     for run in runs:
         chosen = run.standings.best_by_validation or {}
@@ -119,7 +115,7 @@ def side_by_side(runs: list[RunRecord]) -> Table:
                 run.name,
                 method_of(run),
                 str(len(run.sites)),
-                f"{run.last} of {run.setting('rounds', 'num_rounds')}",
+                f"{run.last_round} of {run.setting('rounds', 'num_rounds')}",
                 percent(chosen.get("mean_test_accuracy")),
                 percent(final.get("mean_test_accuracy")),
                 percent(final.get("worst_decile_accuracy")),
@@ -141,7 +137,7 @@ def side_by_side(runs: list[RunRecord]) -> Table:
 
 
 def traffic(run: RunRecord) -> Block:
-    """Return models sent by round, beside the bound where the method has one."""
+    """Return the models sent by round, beside the bound that the method's paper gives."""
     title = "What was sent"
     reading = (
         "Models sent since the beginning, to the sites and back. Where the method's paper bounds "
@@ -158,7 +154,9 @@ def traffic(run: RunRecord) -> Block:
     most = max(sent[-1][1], bound or 0)
     lines = [Line(f"sent {count(sent[-1][1])}", sent, "c0")]
     if bound:
-        lines.append(Line(f"bound {count(bound)}", [(0, bound), (run.last, bound)], "c2", True))
+        lines.append(
+            Line(f"bound {count(bound)}", [(0, bound), (run.last_round, bound)], "c2", True)
+        )
     last = run.rounds[-1]
     said = f"{count(sent[-1][1])} models sent"
     if bound:
@@ -171,7 +169,7 @@ def traffic(run: RunRecord) -> Block:
             else "."
         )
     )
-    picture = line_chart("Models sent", lines, rounds_axis(run.last), upto(most, count), said)
+    picture = line_chart("Models sent", lines, rounds_axis(run.last_round), upto(most, count), said)
     rows = [
         [
             *(str(row["round"]), count(row.get("models_sent")), count(row.get("models_up"))),
@@ -181,12 +179,12 @@ def traffic(run: RunRecord) -> Block:
     ]
     columns = ["Round", "To sites", "Back", "Bytes to sites", "Bytes back"]
     table = Table("Sent since the beginning", columns, rows, labels=1)
-    lines_ = [] if bound else ["The method's paper gives no bound, or the run is not over."]
-    return Block(title, reading, [Figure(picture, said, table)], lines=lines_)
+    notes = [] if bound else ["The method's paper gives no bound, or the run is not over."]
+    return Block(title, reading, [Figure(picture, said, table)], lines=notes)
 
 
-def times(run: RunRecord) -> Block:
-    """Return the seconds of every kind of phase, and of every round."""
+def time_spent(run: RunRecord) -> Block:
+    """Return the seconds of every kind of phase."""
     title = "Time"
     reading = (
         "Where the time went, as the server saw it: waiting for sites in each kind of phase, and "
@@ -195,10 +193,9 @@ def times(run: RunRecord) -> Block:
     spent: Counter[str] = Counter()
     for row in run.history.values():
         spent.update(row.get("seconds", {}))
-    figures = [_rounds(run)] if len(_with_before(run.rounds)) > 1 else []
     if not spent:
         why = "This run did not record its phases (sites.jsonl)."
-        return Block(title, reading, figures, missing=why)
+        return Block(title, reading, missing=why)
     total = sum(spent.values())
     given = [Bar(name, [(seconds, "c0")], _time(seconds)) for name, seconds in spent.most_common()]
     said = f"{duration(total)} in all phases; most in {spent.most_common(1)[0][0]}."
@@ -207,36 +204,15 @@ def times(run: RunRecord) -> Block:
         for name, seconds in spent.most_common()
     ]
     table = Table("Time by phase", ["Phase", "Time", "%"], rows, labels=1)
-    return Block(title, reading, [Figure(bars("By phase", given, said), said, table), *figures])
+    return Block(title, reading, [Figure(bars("By phase", given, said), said, table)])
 
 
 def _time(seconds: float) -> str:
     return "under 1 s" if seconds < 1 else duration(seconds)
 
 
-def _rounds(run: RunRecord) -> Figure:
-    """Return how long each round took; a run that was resumed counts its own time alone."""
-    taken: list[tuple[float, float]] = [
-        (row["round"], max(row["wall_seconds"] - before, 0.0))
-        for before, row in _with_before(run.rounds)
-    ]
-    most = max((seconds for _, seconds in taken), default=0.0)
-    said = f"The longest round took {duration(most)}."
-    lines, up = [Line("", taken, "c0")], upto(most, duration)
-    picture = line_chart("Seconds by round", lines, rounds_axis(run.last), up, said)
-    rows = [[f"{number:g}", duration(seconds)] for number, seconds in taken]
-    return Figure(picture, said, Table("Time by round", ["Round", "Time"], rows, labels=1))
-
-
-def _with_before(rows: Sequence[Row]) -> list[tuple[float, Row]]:
-    """Return each round's row with the seconds before it."""
-    timed = [row for row in rows if row.get("wall_seconds") is not None]
-    before = [0.0, *(row["wall_seconds"] for row in timed)]
-    return list(zip(before, timed, strict=False))  # nothing comes after the last
-
-
-def setup(run: RunRecord) -> Block:
-    """Return settings that differ from the preset's, and versions."""
+def settings_and_versions(run: RunRecord) -> Block:
+    """Return the settings that differ from the preset's, and the versions."""
     title = "Settings and versions"
     reading = "What to give to run it again. config.yaml in the run's folder has every setting."
     name = str(run.settings.get("name"))
@@ -249,7 +225,7 @@ def setup(run: RunRecord) -> Block:
         lines.append(f"Preset {name}: not one of this version's, so nothing is compared with it.")
     else:
         found = differing(preset, run.settings)
-        rows = [[key, _shown(theirs), _shown(ours)] for key, theirs, ours in found]
+        rows = [[key, _cell(theirs), _cell(ours)] for key, theirs, ours in found]
         lines.append(f"Preset {name}: {len(rows) or 'no'} settings differ.")
     tables = []
     if rows:
@@ -266,19 +242,19 @@ def setup(run: RunRecord) -> Block:
 
 
 def warnings(run: RunRecord) -> Block:
-    """Return all that a reader should be warned of."""
-    found = [*_of_rounds(run), *_of_sites(run), *_lights(run)]
-    more = [f"And {len(found) - _MOST} more."] if len(found) > _MOST else []
+    """Return everything that went wrong or makes a number weak."""
+    found = [*_of_rounds(run), *_of_sites(run), *_of_models(run)]
+    more = [f"And {len(found) - _MOST_WARNINGS} more."] if len(found) > _MOST_WARNINGS else []
     reading = "What went wrong or makes a number weak."
-    return Block("Warnings", reading, lines=[*found[:_MOST], *more] or ["None."])
+    return Block("Warnings", reading, lines=[*found[:_MOST_WARNINGS], *more] or ["None."])
 
 
 def _of_rounds(run: RunRecord) -> list[str]:
     names = {str(site.number): site.name for site in run.sites}
     found: list[str] = []
     planned = run.setting("rounds", "num_rounds")
-    if run.summary is None or (isinstance(planned, int) and run.last < planned):
-        found.append(f"The run is not over: round {run.last} of {planned}.")
+    if run.summary is None or (isinstance(planned, int) and run.last_round < planned):
+        found.append(f"The run is not over: round {run.last_round} of {planned}.")
     before: dict[str, Any] = {}
     for row in run.rounds:
         if warning := accuracy_drop_warning(row, before):
@@ -298,10 +274,10 @@ def _of_rounds(run: RunRecord) -> list[str]:
     return found
 
 
-def _answers(run: RunRecord) -> str:
-    """Return how many classes, or findings, there are."""
+def _number_of_classes(run: RunRecord) -> str:
+    """Return the number of classes, or of findings."""
     names = len(run.sites[0].standing.facts.classes)
-    return f"{names} findings" if run.counted else f"{names} classes"
+    return f"{names} findings" if run.counting_notes else f"{names} classes"
 
 
 def _of_sites(run: RunRecord) -> list[str]:
@@ -330,8 +306,8 @@ def _of_sites(run: RunRecord) -> list[str]:
     return found
 
 
-def _lights(run: RunRecord) -> list[str]:
-    """Return the warnings about each site's model, by its answers to test images."""
+def _of_models(run: RunRecord) -> list[str]:
+    """Return the warnings about single sites' models, by their answers to test images."""
     return [
         f"{site.name[:1].upper()}{site.name[1:]}: {light}"
         for site in run.sites
@@ -341,7 +317,10 @@ def _lights(run: RunRecord) -> list[str]:
 
 
 def _preset(name: str) -> Mapping[str, Any] | None:
-    """Return a preset's settings by a run's name for it, such as `digits_demo-fixavg`."""
+    """Return the settings of a preset by the name in config.yaml, such as `digits_demo-fixavg`.
+
+    None where this version has no such preset, or where it needs further settings.
+    """
     for known in presets():
         if name == known:
             return to_plain(load_experiment(known))
@@ -354,5 +333,5 @@ def _preset(name: str) -> Mapping[str, Any] | None:
     return None
 
 
-def _shown(value: Any) -> str:
+def _cell(value: Any) -> str:
     return "-" if value is None or value == "" else str(value)

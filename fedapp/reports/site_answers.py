@@ -1,7 +1,7 @@
-"""What a site's single answers tell: how good the model that it keeps is, and where it is wrong.
+"""Quality of a site's kept model, from its answers to single test images: metrics and mistakes.
 
-Made at the site, of the model's folder and of what lies beside it. The pictures are the site's
-images: nothing of this is sent.
+This is computed at the site, from the model's folder and the file of answers beside it. The page
+shows images of the site, so nothing of it is sent.
 """
 
 from dataclasses import dataclass
@@ -49,14 +49,13 @@ from fedapp.models.description import Description
 from fedapp.models.evidence import Evidence
 from fedapp.reports.charts import Share, Shares, gallery, intervals
 from fedapp.reports.layout import DASH, Block, Figure, Table
-from fedapp.reports.run_classes import confusion as mistakes_block
-from fedapp.reports.run_classes import trust
+from fedapp.reports.run_classes import calibration, confusion_block
 
 Values = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 _DRAWS: Final = "own page"
-"""What the resamples are keyed by."""
+"""Purpose of the random draws of the resamples (`core.rng`)."""
 _QUALITY = (
     "Of the site's own test images, which the model did not learn from. Intervals: the middle 95 % "
     "of 1,000 resamples of the images, for accuracy Wilson's or wider. A mean over classes is told "
@@ -81,11 +80,15 @@ _FINDINGS = (
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is told of a class or finding.
+class ClassResult:
+    """Results of a class, or of a finding, against all others.
 
-    found, spared: right answers to images of it and to others, these images, and the share in
-    resamples [B] where images are not by themselves. scores: what takes probabilities.
+    Attributes:
+        name: the class.
+        found: of images of the class: right answers, number of images, and the share of right
+            answers in each resample [B]. The last is empty unless images are grouped by patient.
+        spared: the same of all other images.
+        scores: metrics that need probabilities.
     """
 
     name: str
@@ -94,11 +97,16 @@ class Told:
     scores: OneVsRest
 
 
-def of_answers(description: Description, evidence: Evidence, at: float) -> list[Block]:
-    """Return what the kept model's answers to the site's test images, at least one, tell.
+def answer_blocks(description: Description, evidence: Evidence, at: float) -> list[Block]:
+    """Return the blocks of a site's page that are made of single answers to test images.
 
-    at: the specificity at which sensitivities are told, in (0, 1). Raises RunError where an answer
-    is NaN.
+    Args:
+        description: of the kept model.
+        evidence: its answers to at least one test image.
+        at: the specificity, in (0, 1), at which sensitivities are reported.
+
+    Raises:
+        RunError: an answer is NaN.
     """
     classes, patients = description.model.classes, evidence.patients
     answers, labels = evidence.answers["kept"], evidence.labels
@@ -107,26 +115,26 @@ def of_answers(description: Description, evidence: Evidence, at: float) -> list[
     if description.model.finds:
         names, reading = two_class_names(classes), _FINDINGS
         quality = _quality_of_findings(said, truth, at, patients)
-        told = _told_of_findings(classes, said, truth, at, patients)
+        results = _results_of_findings(classes, said, truth, at, patients)
     else:
         said /= said.sum(1, keepdims=True)  # they were rounded to float32
         found, names, reading = one_vs_rest(said, truth, at), classes, _CLASSES
         quality = _quality(said, truth, found, at, patients)
-        told = _told(classes, said, truth, found, patients)
+        results = _results(classes, said, truth, found, patients)
     sums = evaluation(answers, labels)
     every = [
         _gain(description, evidence),
         quality,
-        _classes(told, at, reading),
-        mistakes_block([sums], names),
+        _class_block(results, at, reading),
+        confusion_block([sums], names),
         _surest_mistakes(description, evidence),
-        trust([sums]),
+        calibration([sums]),
     ]
     return [block for block in every if block is not None]
 
 
 def _gain(description: Description, evidence: Evidence) -> Block | None:
-    """Return the metric of both kinds of model, on the same images, and AUROC of two classes."""
+    """Return the metrics of the model trained alone and of the joined one, on the same images."""
     answers = evidence.answers.get("alone"), evidence.answers.get("joined")
     verdict, truth = description.choice.verdict, evidence.labels.numpy()
     if verdict is None or verdict.gain is None or None in answers:
@@ -153,7 +161,10 @@ def _gain(description: Description, evidence: Evidence) -> Block | None:
 def _auroc_gain(
     alone: Values, joined: Values, second: NDArray[np.bool_], patients: Labels | None
 ) -> list[str]:
-    """Return the row of AUROC. alone, joined: probabilities of the second class, [n]."""
+    """Return the row with the AUROC of both models, where there are two classes.
+
+    alone, joined: probabilities of the second class, [n]. second: which images are of it, [n].
+    """
     found = delong_test(joined, alone, second)
     once = np.ones((1, len(second)), np.int64)
     areas = (resampled_one_vs_rest(once, one, second, 0.9)[0][0] for one in (alone, joined))
@@ -175,7 +186,7 @@ def _signed(gain: float, low: float | None, high: float | None) -> list[str]:
 def _quality(
     said: Values, truth: Labels, found: list[OneVsRest], at: float, patients: Labels | None
 ) -> Block:
-    """Return the metrics of all classes together. said: [n, C]; truth: [n]."""
+    """Return metrics over all classes. said: probabilities [n, C]; truth: labels [n]."""
     counts, (images, classes) = confusion_matrix(said, truth), said.shape
     drawn = bootstrap_weights(images, _DRAWS, groups=patients)
     resampled = resampled_counts(drawn, said.argmax(1), truth, classes)
@@ -234,7 +245,7 @@ def _few(counts: Labels) -> str:
 
 
 def _quality_of_findings(said: Values, truth: Labels, at: float, patients: Labels | None) -> Block:
-    """Return the means over findings. said, truth: [n, F]."""
+    """Return means over the findings. said: probabilities [n, F]; truth: 1, 0, or -1 (not read)."""
     found = one_vs_rest_by_finding(said, truth, at)
     told = [f for f, one in enumerate(found) if one.auroc is not None]
     if not told:
@@ -278,19 +289,19 @@ def _ends(ends: tuple[float, float] | None) -> str:
 
 
 def _counts_of_findings(said: Values, truth: Labels) -> Labels:
-    """Return the counts of findings [2F, 2F]."""
+    """Return the confusion matrices of all findings as blocks of one matrix [2F, 2F]."""
     flat, label, _, of = flatten_findings(said, truth)
     return confusion_of_answers(2 * of + flat.argmax(1), 2 * of + label, 2 * truth.shape[1])
 
 
-def _told(
+def _results(
     names: tuple[str, ...],
     said: Values,
     truth: Labels,
     found: list[OneVsRest],
     patients: Labels | None,
-) -> list[Told]:
-    """Return what is told of each class against all others. said: [n, C]; truth: [n]."""
+) -> list[ClassResult]:
+    """Return the result of each class. said: probabilities [n, C]; truth: labels [n]."""
     counts, classes = confusion_matrix(said, truth), said.shape[1]
     spread = np.empty((0, classes, classes), np.int64)
     if patients is not None:
@@ -301,7 +312,7 @@ def _told(
     others = counts.sum() - images
     spared = others - (counts.sum(0) - right)
     return [
-        Told(
+        ClassResult(
             name,
             (int(right[c]), int(images[c]), by_patient[0][:, c]),
             (int(spared[c]), int(others[c]), by_patient[1][:, c]),
@@ -311,10 +322,10 @@ def _told(
     ]
 
 
-def _told_of_findings(
+def _results_of_findings(
     names: tuple[str, ...], said: Values, truth: Labels, at: float, patients: Labels | None
-) -> list[Told]:
-    """Return what is told of each finding. said, truth: [n, F]."""
+) -> list[ClassResult]:
+    """Return the result of each finding. said: probabilities [n, F]; truth: 1, 0, or -1."""
     counts, none = _counts_of_findings(said, truth), np.empty(0)
     found = []
     for f, (name, scores) in enumerate(
@@ -331,14 +342,14 @@ def _told_of_findings(
                 shares = of.diagonal(axis1=1, axis2=2) / of.sum(2)
             spread = shares[:, 1], shares[:, 0]
         there, absent = (right, right + missed, spread[0]), (spared, spared + taken, spread[1])
-        found.append(Told(name, there, absent, scores))
+        found.append(ClassResult(name, there, absent, scores))
     return found
 
 
-def _classes(told: list[Told], at: float, reading: str) -> Block:
-    """Return the classes, or findings, one by one. reading: says which of both they are."""
+def _class_block(results: list[ClassResult], at: float, reading: str) -> Block:
+    """Return a table and a chart of the classes, or of the findings if `reading` is `_FINDINGS`."""
     rows, drawn, few, plain = [], [], list[str](), reading == _CLASSES
-    for one in told:
+    for one in results:
         right, images, _ = one.found
         if images < MIN_CLASS_IMAGES:
             few.append(f"{one.name}: {images} image{'' if images == 1 else 's'}")
@@ -368,7 +379,7 @@ def _classes(told: list[Told], at: float, reading: str) -> Block:
 
 
 def _with_interval(found: tuple[int, int, Values]) -> Share:
-    """Return the share of right answers, their images and the share in resamples, as of `Told`."""
+    """Return the share of right answers with its interval, of a triple as in `ClassResult`."""
     right, images, spread = found
     return Share(right / images, widened_interval(wilson(right, images), spread), "c0")
 
@@ -378,7 +389,7 @@ def _written(share: Share) -> str:
 
 
 def _surest_mistakes(description: Description, evidence: Evidence) -> Block | None:
-    """Return the images on which the model was surest and wrong; None: there are none."""
+    """Return the wrong answers with the highest probability; None where there are none."""
     if not description.model.images or not len(evidence.mistakes):
         return None
     rows, shown = [], []
@@ -400,7 +411,7 @@ def _surest_mistakes(description: Description, evidence: Evidence) -> Block | No
 
 
 def _mistake(answer: Tensor, label: Tensor, classes: tuple[str, ...]) -> tuple[str, str, str]:
-    """Return an image's true class, what was said of it and how surely; of its surest finding."""
+    """Return true class, predicted class and its probability in percent; of the surest finding."""
     if not label.ndim:
         return classes[int(label)], classes[int(answer.argmax())], percent(float(answer.max()))
     wrong = (label >= 0) & ((answer > 0.5) != (label == 1))

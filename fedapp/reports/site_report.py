@@ -1,8 +1,8 @@
-"""One site's page: all that is here of it, of a run's folder, of its kept model, of its record.
+"""The page of one site, from up to three sources: a run's folder, its kept model, its own record.
 
-Of a run's folder it is what the site may see, and no more: its own counts, results and
-pseudo-labels; of the others quartiles without names, and these only where at least `ENOUGH` others
-were measured: fewer are no crowd to hide in.
+A view of a run's folder shows only what the site may see: its own counts, results and pseudo-
+labels. Of the other sites it shows quartiles without names, and these only if at least `ENOUGH`
+other sites were measured: quartiles of fewer would reveal single sites.
 """
 
 from collections.abc import Sequence
@@ -19,32 +19,36 @@ from fedapp.models.evidence import read_evidence
 from fedapp.protocol.messages import EPSILON
 from fedapp.reports.charts import Bar, Line, band, bars, over_rounds
 from fedapp.reports.layout import DASH, Block, Figure, Table, blocks_page
-from fedapp.reports.run_accuracy import BY_IMAGE, dumbbell_chart, quartiles, starts_common
+from fedapp.reports.run_accuracy import BY_IMAGE, before_after_chart, quartiles, warm_up_is_common
 from fedapp.reports.run_classes import (
     MOST_CLASSES,
     PSEUDO,
-    confusion,
-    latest,
-    shown,
-    true_counts,
-    trust,
+    calibration,
+    class_counts,
+    confusion_block,
+    latest_pseudo_labels,
+    pseudo_label_block,
 )
-from fedapp.reports.run_record import Right, RunRecord, SiteRecord
+from fedapp.reports.run_record import RightAnswers, RunRecord, SiteRecord
 from fedapp.reports.run_summary import method_of
 from fedapp.site.record import Line as RecordLine
 from fedapp.site.record import Record, by_run, minute
 
 ENOUGH = 5
-"""Other sites below which nothing is said of them."""
+"""At least this many other sites must have results before their quartiles are shown."""
 SPECIFICITY = 0.9
-"""At which the sensitivity is told, where nobody says another."""
-SHOWN = 20
+"""The specificity at which sensitivities are reported by default."""
+MOST_ROWS = 20
 """Rows of a table of the record, the latest first."""
 
 
 @dataclass(frozen=True)
 class SiteView:
-    """What one source tells of a site. lead: what stands at the head of a page of it alone."""
+    """What one source tells about a site.
+
+    `title` and `lead` are the head of the page if this view comes first; `called` is the site's
+    name.
+    """
 
     title: str
     lead: Sequence[str]
@@ -53,38 +57,38 @@ class SiteView:
 
 
 def site_page(*views: SiteView) -> str:
-    """Return a page of a site: all that these views show, under the first one's head."""
+    """Return a page with the blocks of all these views, under the head of the first one."""
     subjects = [[(views[0].called, block)] for view in views for block in view.blocks]
     return blocks_page(views[0].title, views[0].lead, subjects)
 
 
 def view_of_run(run: RunRecord, name: str) -> SiteView:
-    """Return what a run's folder tells of the site of this name or number.
+    """Return what a run's folder tells about the site of this name or number.
 
-    Raises RunError where there is none.
+    Raises RunError where the run has no such site.
     """
     site = find_site(run, name)
     tested = site.standing.latest.get("test")
     evaluations = [tested] if tested and tested.samples else []
     labelled = site.standing.facts.labelled
     lead = [
-        _paid(run, site),
+        _verdict_line(run, site),
         *(
             f"Warning: {said}"
             for one in evaluations
             for said in warnings_about(one, labelled, run.classes)
         ),
-        f"What run {run.name} ({method_of(run)}, {run.last} rounds) brought this site. The page "
-        "shows the site's own numbers; it names no other site.",
-        *run.counted,
+        f"What run {run.name} ({method_of(run)}, {run.last_round} rounds) brought this site. The "
+        "page shows the site's own numbers; it names no other site.",
+        *run.counting_notes,
     ]
     blocks = [
         _joining(run, site),
         _curve(run, site),
         _counts(site),
         _mix(run, site),
-        confusion(evaluations, run.classes),
-        trust(evaluations),
+        confusion_block(evaluations, run.classes),
+        calibration(evaluations),
         _pseudo(run, site),
         _model(run, site),
     ]
@@ -92,10 +96,15 @@ def view_of_run(run: RunRecord, name: str) -> SiteView:
 
 
 def view_of_model(folder: Path, at: float = SPECIFICITY) -> SiteView:
-    """Return what the model in a folder tells, and what lies beside it.
+    """Return what a kept model's folder tells, and the single answers in the file beside it.
 
-    at: the specificity at which sensitivities are told, in (0, 1). Raises RunError where there is
-    no model or its answers are NaN, ConfigError on another `at`.
+    Args:
+        folder: the model's folder.
+        at: the specificity, in (0, 1), at which sensitivities are reported.
+
+    Raises:
+        RunError: there is no model, or its answers are NaN.
+        ConfigError: `at` is not in (0, 1).
     """
     if not 0 < at < 1:
         raise ConfigError(f"specificity is {at:g}, must lie between 0 and 1: write 0.9 for 90 %")
@@ -113,9 +122,9 @@ def view_of_model(folder: Path, at: float = SPECIFICITY) -> SiteView:
     lead += [COUNTS_NOTE] * finds
     blocks = []
     if evidence is not None and "kept" in evidence.answers and len(evidence.labels):
-        from fedapp.reports.site_answers import of_answers  # scikit-learn takes seconds to import
+        from fedapp.reports.site_answers import answer_blocks  # imports scikit-learn: seconds
 
-        blocks = of_answers(description, evidence, at)
+        blocks = answer_blocks(description, evidence, at)
     else:
         lead.append("Single answers to test images are not here, so no more can be measured.")
     called = description.origin.called
@@ -123,16 +132,19 @@ def view_of_model(folder: Path, at: float = SPECIFICITY) -> SiteView:
 
 
 def view_of_record(folder: Path, run: str) -> SiteView:
-    """Return what the record in a site's folder says of a run. Raises RunError: it has none."""
-    every = Record(folder).readable()
-    lines = [line for line in every if line.get("run") == run]
+    """Return what the record in a site's folder tells about a run.
+
+    Raises RunError where the record has no line of that run.
+    """
+    record = Record(folder).readable()
+    lines = [line for line in record if line.get("run") == run]
     if not lines:
-        known = sorted({str(line["run"]) for line in every if line.get("run")})
+        known = sorted({str(line["run"]) for line in record if line.get("run")})
         raise RunError(f"{folder}: its record has no run {run!r}; {name_suggestion(run, known)}")
-    sent, said = [line for line in lines if line["event"] == "sent"], _epsilon(every, run)
+    sent, said = [line for line in lines if line["event"] == "sent"], _epsilon(record, run)
     lead = [f"What this site has in its record of run {run}. It names no other site."]
     blocks = [
-        Block("The site's record", _whole(folder), tables=[_runs(lines)]),
+        Block("The site's record", _integrity(folder), tables=[_runs(lines)]),
         Block("What left", f"{len(sent)} answers, each with its line.", tables=[_sent(sent)]),
         Block("What was refused", "The latest first.", tables=[_refused(lines)]),
         Block("Epsilon so far", "Of the models that left, at the runs' delta.", lines=said),
@@ -157,8 +169,8 @@ def _about(description: Description, folder: Path) -> Block:
     return Block("The model", "", tables=[Table("Where it comes from", ["", ""], rows, labels=2)])
 
 
-def _paid(run: RunRecord, site: SiteRecord) -> str:
-    """Return the verdict of the site's own model where it is here, else as the counts tell it."""
+def _verdict_line(run: RunRecord, site: SiteRecord) -> str:
+    """Return the verdict on joining, from the site's model if it is here, else from the counts."""
     folder = run.path / "models" / (site.standing.facts.name or str(site.number))
     if (folder / DESCRIPTION).is_file() and (own := read_description(folder).choice.verdict):
         return own.line
@@ -166,9 +178,10 @@ def _paid(run: RunRecord, site: SiteRecord) -> str:
 
 
 def find_site(run: RunRecord, name: str) -> SiteRecord:
-    """Return a site by its name, else by its number. Raises RunError naming the nearest."""
+    """Return a site by its name, else by its number. Raises RunError naming the name_suggestion."""
     by_number = {str(site.number): site for site in run.sites}
-    # A site may be called "1" and be number 0: nobody shall read the page of another.
+    # A site may be called "1" and have number 0: a name goes before a number, so that nobody reads
+    # the page of another site.
     by_name = {site.name: site for site in run.sites}
     if found := by_name.get(name) or by_number.get(name.removeprefix("site ")):
         return found
@@ -179,9 +192,12 @@ def find_site(run: RunRecord, name: str) -> SiteRecord:
 def _joining(run: RunRecord, site: SiteRecord) -> Block:
     title = "Did joining help?"
     reading = "Right answers to the site's own test images, before and after. " + BY_IMAGE
-    now, rows = site.now(), []
-    start = "the common warm-up" if starts_common(run) else "its own warm-up model"
-    references = [(start, site.before), ("its own model, trained alone", site.now("test_alone"))]
+    now, rows = site.latest(), []
+    start = "the common warm-up" if warm_up_is_common(run) else "its own warm-up model"
+    references = [
+        (start, site.after_warm_up),
+        ("its own model, trained alone", site.latest("test_alone")),
+    ]
     if now is None:
         why = "the site has no test images, so nobody can tell. Label some and check."
         return Block(title, reading, missing=why)
@@ -189,20 +205,20 @@ def _joining(run: RunRecord, site: SiteRecord) -> Block:
     known = [(what, before) for what, before in references if before]
     for what, before in known:
         rows.append([what, str(before), percent(before.share), _ends(before)])
-        lines.append(_verdict(what, before, now))
+        lines.append(_comparison(what, before, now))
     rows.append(["the model now", str(now), percent(now.share), _ends(now)])
     table = Table("Right answers", ["Model", "Right", "%", "95 % interval, %"], rows, labels=1)
     said = f"Now {now}. " + " ".join(lines)
     pairs = [("alone" if "alone" in what else "warm-up", before, now) for what, before in known]
-    picture = dumbbell_chart("Before and now", site.group, pairs, said)
+    picture = before_after_chart("Before and now", site.group, pairs, said)
     return Block(title, reading, [Figure(picture, f"Now {now}.", table)], lines=lines)
 
 
-def _ends(found: Right) -> str:
+def _ends(found: RightAnswers) -> str:
     return " to ".join(map(percent, found.interval))
 
 
-def _verdict(what: str, before: Right, now: Right) -> str:
+def _comparison(what: str, before: RightAnswers, now: RightAnswers) -> str:
     change = now.right - before.right
     if not change:
         return f"As many right as {what}."
@@ -226,7 +242,7 @@ def _curve(run: RunRecord, site: SiteRecord) -> Block:
         Line("validation", [(n, r.share) for n, r in run.curve(site.number, "val").items()], "c1",
              dashed=True),
     ]  # fmt: skip
-    others = [other for other in run.sites if other.number != site.number and other.now()]
+    others = [other for other in run.sites if other.number != site.number and other.latest()]
     bands: list[Line] = []
     if len(others) >= ENOUGH:
         spread = quartiles(run, others)
@@ -237,7 +253,7 @@ def _curve(run: RunRecord, site: SiteRecord) -> Block:
         missing = f"the other sites: with fewer than {ENOUGH} each could be told."
     last = own[max(own)]
     said = f"Test accuracy {percent(last.share)} % ({last}) at the end."
-    picture = over_rounds(run.last, "Accuracy", lines, said, bands)
+    picture = over_rounds(run.last_round, "Accuracy", lines, said, bands)
     rows = [[str(n), str(r), percent(r.share)] for n, r in own.items()]
     table = Table("Test images by round", ["Round", "Right", "%"], rows, labels=1)
     return Block(title, reading, [Figure(picture, said, table)], missing=missing)
@@ -261,7 +277,7 @@ def _counts(site: SiteRecord) -> Block:
 def _mix(run: RunRecord, site: SiteRecord) -> Block:
     title = "Its class mix"
     reading = "Its labelled validation and test images by class."
-    counts = true_counts(site, len(run.classes))
+    counts = class_counts(site, len(run.classes))
     if not sum(counts):
         return Block(title, reading, missing="the site has none.")
     if len(counts) > MOST_CLASSES:
@@ -275,11 +291,11 @@ def _mix(run: RunRecord, site: SiteRecord) -> Block:
 
 
 def _pseudo(run: RunRecord, site: SiteRecord) -> Block:
-    found = latest(run, site.number)
+    found = latest_pseudo_labels(run, site.number)
     if found is None:
         why = "the site had none, or the run did not count them."
         return Block(PSEUDO, "Labels that models gave to its images.", missing=why)
-    return shown([found], run.classes)
+    return pseudo_label_block([found], run.classes)
 
 
 def _model(run: RunRecord, site: SiteRecord) -> Block:
@@ -305,7 +321,7 @@ def _model(run: RunRecord, site: SiteRecord) -> Block:
 def _sent(sent: list[RecordLine]) -> Table:
     rows = [
         [minute(one), one["asked"], ", ".join(sorted(one["digests"])) or DASH, size(one["bytes"])]
-        for one in sent[: -SHOWN - 1 : -1]
+        for one in sent[: -MOST_ROWS - 1 : -1]
     ]
     total = ["all", str(len(sent)), "", size(sum(one["bytes"] for one in sent))]
     return Table(
@@ -315,18 +331,19 @@ def _sent(sent: list[RecordLine]) -> Table:
 
 def _epsilon(lines: list[RecordLine], run: str) -> list[str]:
     spent = [(one.run, one.epsilon) for one in by_run(lines) if one.epsilon is not None]
-    mine, every = sum(cost for name, cost in spent if name == run), sum(cost for _, cost in spent)
+    total = sum(cost for _, cost in spent)
+    of_run = sum(cost for name, cost in spent if name == run)
     if not spent:
         return ["None: no run has sent models with noise, so that nothing bounds what they tell."]
     return [
-        f"This run: {mine:.4g}." if mine else "This run: none, its models left without noise.",
-        f"All runs in the record, added up: {every:.4g}. Runs without noise count nothing, though "
+        f"This run: {of_run:.4g}." if of_run else "This run: none, its models left without noise.",
+        f"All runs in the record, added up: {total:.4g}. Runs without noise count nothing, though "
         "they tell most.",
     ]
 
 
-def _whole(folder: Path) -> str:
-    """Say whether a site's record is what was written."""
+def _integrity(folder: Path) -> str:
+    """Return a sentence on whether the record's chain of hashes is intact."""
     try:
         count, remarks = Record(folder).verify()
     except FedAppError as broken:
@@ -336,10 +353,10 @@ def _whole(folder: Path) -> str:
 
 
 def _runs(lines: list[RecordLine]) -> Table:
-    """Return the runs that were at a site, the latest first."""
+    """Return a table of what a site did for a run, the latest first."""
     work = [line for line in lines if line["event"] in ("introduced", "asked", "sent")]
     rows = []
-    for one in reversed(by_run(work)[-SHOWN:]):
+    for one in reversed(by_run(work)[-MOST_ROWS:]):
         sent, last = one.of("sent"), one.lines[-1]
         waits = len(one.of("asked")) <= len(sent) or last["event"] != "asked"
         rows.append(
@@ -359,7 +376,7 @@ def _runs(lines: list[RecordLine]) -> Table:
 
 
 def _accuracy(sent: list[RecordLine], part: str) -> str:
-    """Return the last accuracy of a part, with how many images it is of."""
+    """Return the last accuracy on a part of the images, with its counts."""
     for line in reversed(sent):
         right, of = line["evaluations"].get(part, (0, 0))
         if of:
@@ -368,10 +385,10 @@ def _accuracy(sent: list[RecordLine], part: str) -> str:
 
 
 def _refused(lines: list[RecordLine]) -> Table:
-    """Return what was refused, the latest first."""
-    every = [line for line in lines if line["event"] == "refused"][-SHOWN:]
+    """Return a table of what the site refused, the latest first."""
+    refused = [line for line in lines if line["event"] == "refused"][-MOST_ROWS:]
     rows = [
         [minute(one), one_line(one["why"], 300), one["asked"], one_line(one["run"])]
-        for one in reversed(every)
+        for one in reversed(refused)
     ]
     return Table("By time", ("at, UTC", "why", "asked", "run"), rows, labels=4)

@@ -1,10 +1,10 @@
-"""The statistics of runs: means over seeds, paired tests, sites that gain and lose, curves.
+"""Statistics of runs: means over seeds, paired tests, counts of sites, learning curves.
 
-Pure functions of numbers; accuracies and differences are shares, as everywhere in the files.
+All functions are pure; accuracies and differences are shares, as everywhere in the files.
 
-What counts as one observation is a run, that is a seed. The sites of a run are not independent:
-they share a model and a split. So a method's accuracy in a run is its mean over the sites, and
-methods are compared over runs. What holds is said of other seeds, not of other data.
+One observation is a run, that is a seed. The sites of a run are not independent, because they share
+a model and a split. So a method's accuracy in a run is its mean over the sites, and methods are
+compared over runs. A test generalises to other seeds, not to other data.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -12,31 +12,34 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import sqrt
 from statistics import fmean, median, stdev
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 CONFIDENCE = 0.95
-"""Of every interval, unless another is asked for."""
+"""Confidence of every interval, unless a function is given another."""
 
 Unit = TypeVar("Unit", bound=Hashable)
 
 Units = Mapping[tuple[int, int], float]
-"""(seed, site) -> accuracy of one method there."""
+"""Accuracy of one method by (seed, site)."""
 Runs = Mapping[int, float]
-"""Seed -> mean accuracy of one method over the sites of that run."""
+"""Mean accuracy of one method over the sites of a run, by seed."""
 
 LAST_ROUNDS = 5
-"""Rounds at the end of a run whose mean stands beside the last round: one round may be lucky."""
+"""The mean of this many rounds stands beside the last round, which alone may be lucky."""
 
 _ROUNDING = 1e-12
-"""A spread of shares below this is floating point's, not the seeds'."""
+"""A standard deviation of shares below this comes from floating point, not from the seeds."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean of n >= 1 values; sd: sample standard deviation (n - 1), None for one value."""
+    """Mean of n >= 1 values, and sample standard deviation (n - 1): None for one value."""
 
     value: float
     sd: float | None
@@ -45,10 +48,11 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of n >= 1 paired differences, first less second.
+    """Mean of n >= 1 paired differences, the first method less the second.
 
-    low, high: ends of the t-interval; p: of the two-sided paired t-test. Both None where the
-    differences do not vary (one pair, or a method against itself): then t has nothing to divide by.
+    `low` and `high` are the ends of the t-interval, `p` is of the two-sided paired t-test. They are
+    None where the differences do not vary (one pair, or a method against itself), because t divides
+    by their standard deviation.
     """
 
     value: float
@@ -65,7 +69,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Tally:
-    """Of n pairs: in how many the first is higher, and lower, by more than was asked for."""
+    """In how many of n pairs the first is higher, and lower, by more than a margin."""
 
     higher: int
     lower: int
@@ -78,7 +82,7 @@ class Tally:
 
 
 def mean_sd(values: Iterable[float]) -> Mean | None:
-    """Return mean and sample standard deviation; None without values."""
+    """Return mean and sample standard deviation; None where there are no values."""
     listed = list(values)
     if not listed:
         return None
@@ -90,8 +94,8 @@ def paired_difference(
 ) -> Difference | None:
     """Compare two methods over the units, such as seeds, that both have; None where there is none.
 
-    Mean d and sample deviation s of the differences: the interval is
-    d -+ t((1 + confidence) / 2, n - 1) s / sqrt(n), p that of t = d sqrt(n) / s.
+    With mean d and sample standard deviation s of the n differences, the interval is
+    d -+ t((1 + confidence) / 2, n - 1) s / sqrt(n), and p belongs to t = d sqrt(n) / s.
     """
     pairs = [(value, second[unit]) for unit, value in first.items() if unit in second]
     summary = mean_sd(ours - theirs for ours, theirs in pairs)
@@ -105,15 +109,15 @@ def paired_difference(
 
 
 def interval_factor(n: int) -> float:
-    """Return how many standard deviations of the differences the interval reaches each way."""
+    """Return half the width of the t-interval of n differences, in their standard deviations."""
     return float(student.ppf((1 + CONFIDENCE) / 2, n - 1)) / sqrt(n)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return Holm's step-down corrected p-values (Holm 1979), in the order given.
 
-    The i-th smallest of m is multiplied by m - i + 1, kept monotone and at most 1. None, a test
-    that could not be made, stays None and is not counted.
+    The i-th smallest of m values is multiplied by m - i + 1; the results are kept monotone and at
+    most 1. None stands for a test that could not be made: it stays None and does not count in m.
     """
     made = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
@@ -126,11 +130,14 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Telling:
-    """The method with the highest mean, and the others beside it.
+    """The method with the highest mean, and the others compared with it.
 
-    differences: each other method less the best, over the runs of all, with a 95 % interval of its
-    own. It is None where there is one run, or all differ alike. corrected: their p-values by Holm
-    over all pairs of methods, since the best is chosen by the same numbers.
+    Attributes:
+        best: name of that method.
+        differences: each other method less the best, over the runs that all methods have. Its 95 %
+            interval is None where there is one run, or where the differences do not vary.
+        corrected: p-values of the differences, corrected by Holm over all pairs of methods, because
+            the best method is chosen by the same numbers.
     """
 
     best: str
@@ -139,12 +146,12 @@ class Telling:
 
     @property
     def behind(self) -> list[str]:
-        """Methods that are shown to be worse than the best."""
+        """Methods that are significantly worse than the best."""
         return [m for m, p in self.corrected.items() if p is not None and p < 1 - CONFIDENCE]
 
     @property
     def open(self) -> list[str]:
-        """Methods that cannot be told from the best."""
+        """Methods whose difference from the best is not significant."""
         return [method for method in self.differences if method not in self.behind]
 
     @property
@@ -154,21 +161,24 @@ class Telling:
 
     @property
     def reach(self) -> float | None:
-        """Median half-width of the intervals: smaller differences are not seen; None: not known."""
+        """Median half-width of the intervals; None where there is none.
+
+        Smaller differences cannot be told from chance.
+        """
         halves = [r for d in self.differences.values() if (r := d.reach) is not None]
         return median(halves) if halves else None
 
 
 def level(comparisons: int) -> float:
-    """Return the confidence of each of so many intervals (>= 1) that hold together at 95 %.
+    """Return the confidence of each of n >= 1 intervals so that all hold together at 95 %.
 
-    Bonferroni's 1 - 0.05 / n.
+    This is Bonferroni's correction, 1 - 0.05 / n.
     """
     return 1 - (1 - CONFIDENCE) / comparisons
 
 
 def by_run(found: Mapping[str, Units]) -> dict[str, dict[int, float]]:
-    """Return each method's mean accuracy by seed, over the sites that all methods have there."""
+    """Return each method's mean accuracy by seed, over the units that all methods have."""
     shared = set.intersection(*map(set, found.values())) if found else set()
     seeds = sorted({seed for seed, _ in shared})
     return {
@@ -178,7 +188,10 @@ def by_run(found: Mapping[str, Units]) -> dict[str, dict[int, float]]:
 
 
 def telling(found: Mapping[str, Units]) -> Telling | None:
-    """Compare methods over the runs that all of them have; None below two methods or one run."""
+    """Compare methods over the runs that all of them have.
+
+    Returns None where there are fewer than two methods or no run that all have.
+    """
     runs = by_run(found)
     if len(runs) < 2 or not all(runs.values()):
         return None
@@ -193,15 +206,13 @@ def telling(found: Mapping[str, Units]) -> Telling | None:
     )
 
 
-def tally(pairs: Iterable[tuple[float, float]], margin: float = 0.0) -> Tally:
-    """Count the pairs whose first is higher, and lower, than the second by more than `margin`.
+def tally(pairs: "DataFrame", margin: float = 0.0) -> Tally:
+    """Count the rows in which `ours` is higher, and lower, than `theirs` by more than `margin`.
 
-    A difference of the margin itself does not count, whatever floating point makes of it.
+    A difference of exactly the margin does not count, however floating point rounds it.
     """
-    differences = [first - second for first, second in pairs]
-    least = margin + _ROUNDING
-    higher = sum(difference > least for difference in differences)
-    lower = sum(difference < -least for difference in differences)
+    differences, least = pairs["ours"] - pairs["theirs"], margin + _ROUNDING
+    higher, lower = int((differences > least).sum()), int((differences < -least).sum())
     return Tally(higher, lower, len(differences))
 
 
@@ -224,9 +235,9 @@ def largest_fall(rounds: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _curve(rounds: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return a run's test accuracy round by round, of rows of metrics.jsonl.
+    """Return the mean test accuracies of a run's rounds, from rows of metrics.jsonl.
 
-    Round 0, the warm-up, is no part of it; nor is a round in which nothing was measured.
+    Round 0 (the warm-up) and rounds that measured nothing are left out.
     """
     every = (row.get("mean_test_accuracy") for row in rounds if row["round"] > 0)
     return [accuracy for accuracy in every if accuracy is not None]

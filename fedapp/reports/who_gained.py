@@ -1,7 +1,8 @@
-"""Who gained by joining: each site alone against together, in words and as a picture.
+"""Who gained by joining: each site's own model against the federation's, in words and as a picture.
 
-Rows: of `per_site.csv`, of a method that also trains a model alone. Right answers are counted on
-each site's own test images; a site without labels has no model of its own and would guess evenly.
+The functions read rows of `per_site.csv` of a method that also trains a model at each site alone.
+Right answers are counted on each site's own test images. A site without labels has no model of its
+own; a uniform guess stands in its place.
 """
 
 from collections.abc import Sequence
@@ -14,14 +15,21 @@ from matplotlib.lines import Line2D
 from fedapp.evaluation.verdict import verdict_of_counts
 from fedapp.reports.comparison.figures import WIDTH_ONE, legend, styled
 from fedapp.reports.comparison.style import BLUE, GREY, VERMILION
-from fedapp.reports.run_end import ALONE, FINAL, guessing, right, who
+from fedapp.reports.run_end import ALONE, FINAL, right_answers, site_name, with_guess
 
 
 @dataclass(frozen=True)
 class Gain:
-    """One site. labelled, of: training images with a label, and all; guesses: none has one.
+    """One site's right answers, alone and together.
 
-    alone, together: right answers of `images` test images.
+    Attributes:
+        name: the site's name, else "site 3".
+        labelled: number of training images with a label.
+        of: number of all training images.
+        images: number of test images.
+        alone: right answers of the model that the site trained alone.
+        together: right answers of the model that the federation gave it.
+        guesses: whether the site has no model of its own, so that `alone` is a guess.
     """
 
     name: str
@@ -34,28 +42,28 @@ class Gain:
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> Self | None:
-        """Return a row's gain; None where the site has no test images."""
-        alone, together = right(guessing(row), ALONE), right(row, FINAL)
+        """Return the gain of a site's row; None where the site has no test images."""
+        alone, together = right_answers(with_guess(row), ALONE), right_answers(row, FINAL)
         if alone is None or together is None:
             return None
         counts = row["labelled"], row["train"], row["test"], alone, together
-        return cls(who(row), *counts, row.get(ALONE) is None)
+        return cls(site_name(row), *counts, row.get(ALONE) is None)
 
     @property
     def colour(self) -> str:
-        """Blue where together is better, vermilion where worse, grey where equal."""
+        """Blue where together is better, vermilion where it is worse, grey where it is equal."""
         change = self.together - self.alone
         return BLUE if change > 0 else VERMILION if change < 0 else GREY
 
 
 def gains(per_site: Sequence[dict[str, Any]]) -> list[Gain]:
-    """Return each measured site's, that with the smallest share of labels first."""
+    """Return the gains of all sites with test images, fewest labels first."""
     rows = sorted(per_site, key=lambda row: (row["mu"], row["site"]))
     return [gain for row in rows if (gain := Gain.of_row(row)) is not None]
 
 
 def in_words(found: Sequence[Gain]) -> list[str]:
-    """Return who gained, and whether joining paid: a line each. found: one or more."""
+    """Return two lines: who gained, and whether joining paid. `found` has at least one site."""
     alone, together = sum(one.alone for one in found), sum(one.together for one in found)
     images = sum(one.images for one in found)
     more, fewer = (sum(k * (one.together - one.alone) > 0 for one in found) for k in (1, -1))
@@ -69,7 +77,7 @@ def in_words(found: Sequence[Gain]) -> list[str]:
 
 @styled
 def who_gained(found: Sequence[Gain]) -> Figure:
-    """Draw an arrow for each site, from its share of right answers alone to that together."""
+    """Draw for each site an arrow from its share of right answers alone to its share together."""
     figure = Figure(figsize=(WIDTH_ONE, 1.2 + 0.34 * len(found)))
     axes = figure.subplots()
     for place, one in enumerate(found):
@@ -77,8 +85,8 @@ def who_gained(found: Sequence[Gain]) -> Figure:
         axes.plot([start, end], [place, place], color=one.colour, lw=2.2, alpha=0.6)
         axes.plot(start, place, "x" if one.guesses else "o", mfc="white", color=one.colour, ms=7)
         axes.plot(end, place, "o", color=one.colour, ms=7)
-        told = f"{one.alone} → {one.together} of {one.images}"
-        axes.annotate(told, (104, place), va="center", annotation_clip=False)
+        counts = f"{one.alone} → {one.together} of {one.images}"
+        axes.annotate(counts, (104, place), va="center", annotation_clip=False)
     names = [f"{one.name}: {one.labelled} of {one.of} labelled" for one in found]
     axes.set_yticks(range(len(found)), names)
     axes.invert_yaxis()

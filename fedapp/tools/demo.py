@@ -9,7 +9,7 @@ from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.run_folder import RunFolder, check_name, runs_root
 from fedapp.reports.comparison.figures import png
 from fedapp.reports.report import write_reports
-from fedapp.reports.run_end import run_name, title
+from fedapp.reports.run_end import headline, run_name
 from fedapp.reports.who_gained import gains, in_words, who_gained
 from fedapp.simulation.loopback import run_loopback
 
@@ -41,7 +41,7 @@ def demo(out: Path | None = None, **over: Scalar) -> list[str]:
     sites = experiment.split.num_clients
     print(f"{sites} simulated sites share scikit-learn's digits; some labelled all, some none.")
     print("Each trains alone, and together with the others: half a minute to two.", flush=True)
-    run_loopback(experiment, lambda summary, *_: title(summary))
+    run_loopback(experiment, lambda summary, *_: headline(summary))
     found = gains(RunFolder(folder).per_site())
     write_atomic(folder / PICTURE, png(who_gained(found)), durable=False)
     [page] = write_reports([str(folder)])

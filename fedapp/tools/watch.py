@@ -173,7 +173,7 @@ STOPPED = 1
 """Exit code if the run is unfinished and no server process works on it."""
 
 
-def watch(run: str, paper: bool, console: Console) -> int:
+def watch(run: str, console: Console) -> int:
     """Follow a run until it is finished or its server process is gone; return the exit code.
 
     run: its name or folder; empty: the newest run. paper: print the summary at the end in the
@@ -194,11 +194,10 @@ def watch(run: str, paper: bool, console: Console) -> int:
         )
         return STOPPED
     # These import torch. While a run is going on it needs the memory itself.
-    from fedapp.reports.run_end import end_block, paper_block
+    from fedapp.reports.run_end import end_block
 
     records = RunFolder(folder)
-    words = paper_block if paper else end_block
-    print(words(records.read_json("summary.json") or {}, records.per_site(), folder))
+    print(end_block(records.read_json("summary.json") or {}, records.per_site(), folder))
     return 0
 
 

@@ -28,39 +28,24 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def bench(*arguments: str) -> tuple[int, str]:
+@pytest.mark.parametrize(("words", "commands", "code", "said"), [
+    ([], [*([f"bench.{name}"] for name in runner.BENCHMARKS), ["bench.tables"]], 1,
+     "training FAILED with exit code 3"),
+    (["peers", "scoring"], [["bench.peers"], ["bench.scoring"], ["bench.tables"]], 0, ""),
+    (["--quick", "scoring"], [["bench.scoring", "--quick"]], 0, ""),  # no tables of toys
+    (["scoring", "nosuch"], [], 2, "no benchmark nosuch; there are scoring, "),
+])  # fmt: skip
+def test_which_are_run_and_then_the_tables_written(ran, words, commands, code, said):
     app = typer.Typer()
     app.command()(runner.main)
-    done = CliRunner().invoke(app, list(arguments))
-    return done.exit_code, done.output
+    done = CliRunner().invoke(app, words)
+    assert (ran, done.exit_code) == (commands, code) and said in done.output
 
 
-def test_all_are_run_though_one_fails_and_then_the_tables_written(ran):
-    code, said = bench()
-    names = [f"bench.{name}" for name in runner.BENCHMARKS]
-    assert ran == [*([name] for name in names), ["bench.tables"]]
-    assert code == 1 and "training FAILED with exit code 3" in said
-    assert said.endswith("bench: failed: training\n")
-
-
-def test_the_named_ones_are_run(ran):
-    code, _ = bench("peers", "scoring")
-    assert code == 0
-    assert ran == [["bench.peers"], ["bench.scoring"], ["bench.tables"]]
-
-
-def test_toys_leave_results_and_tables_alone(ran, tmp_path, monkeypatch, capsys):
-    code, _ = bench("--quick", "scoring", "peers")
-    assert code == 0
-    assert ran == [["bench.scoring", "--quick"], ["bench.peers", "--quick"]]
+def test_toys_leave_no_result(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     record.save("toy", [{"found": 7}], quick=True)
     assert "7" in capsys.readouterr().out and not list(tmp_path.iterdir())
-
-
-def test_an_unknown_name_is_refused_before_anything_runs(ran):
-    code, said = bench("scoring", "nosuch")
-    assert code == 2 and "no benchmark nosuch; there are scoring, " in said and not ran
 
 
 def test_an_error_of_a_benchmark_is_one_line(monkeypatch, capsys):

@@ -46,42 +46,40 @@ def task(site=1, number=2):
 
 
 class OneAnswer:
-    """Carries nothing: every site answers with the same model."""
+    """Carries nothing: every site answers with the same model; `contents`: what it sends."""
+
+    def __init__(self, contents=lambda digest, blob: {digest: blob}):
+        self.contents = contents
 
     def exchange(self, outbox, fetch, deadline_s):
         blob = to_bytes(TRAINED)
+        digest = digest_of(blob)
         for outgoing in outbox:
-            digest, site = digest_of(blob), outgoing.task.site
-            reply = Reply(site=site, round=outgoing.task.round, model=digest, held=(digest,))
-            yield site, Incoming(reply, {digest: blob})
+            site, number = outgoing.task.site, outgoing.task.round
+            reply = Reply(site=site, round=number, model=digest, held=(digest,))
+            yield site, Incoming(reply, self.contents(digest, blob))
 
 
 def uploads(attack):
     return Hostile(OneAnswer(), {1}, attack, 0).upload(task(), TRAINED, KNOWN)
 
 
-def test_a_changed_upload_passes_for_the_sites_own():
-    transport = Hostile(OneAnswer(), {1}, "sign", 0)
-    outbox = [Outgoing(task(site), b"") for site in (0, 1)]
-    (_, good), (_, bad) = transport.exchange(outbox, lambda digest: to_bytes(KNOWN), 1.0)
-    assert good.payloads == {good.answer.model: to_bytes(TRAINED)}
-    [(digest, blob)] = bad.payloads.items()
-    assert bad.answer.model == digest == digest_of(blob) != good.answer.model
+def heard(carrier, *sites):
+    """What the server gets of these sites, of which site 1 is hostile."""
+    outbox = [Outgoing(task(site), b"") for site in sites]
+    found = Hostile(carrier, {1}, "sign", 0).exchange(outbox, lambda _: to_bytes(KNOWN), 1.0)
+    return [incoming for _, incoming in found]
+
+
+def test_a_changed_upload_passes_for_the_sites_own_and_what_is_beside_it_stays_true():
+    good, bad = heard(OneAnswer(lambda digest, blob: {digest: blob, "sums": b"sums"}), 0, 1)
+    assert good.payloads == {good.answer.model: to_bytes(TRAINED), "sums": b"sums"}
+    digest = bad.answer.model
+    assert bad.payloads == {digest: to_bytes({**KNOWN, **uploads("sign")}), "sums": b"sums"}
+    assert digest == digest_of(bad.payloads[digest]) != good.answer.model
     assert bad.answer.held == (digest,)
-    assert blob == to_bytes({**KNOWN, **uploads("sign")})
-
-
-def test_what_a_site_sends_beside_its_model_stays_true():
-    transport = Hostile(OneAnswer(), {1}, "sign", 0)
-    reply = Reply(site=1, round=2, model=digest_of(to_bytes(TRAINED)), held=())
-    both = Incoming(reply, {reply.model: to_bytes(TRAINED), "b" * 64: b"sums"})
-    transport.carrier.exchange = lambda *_: [(1, both)]
-    [(_, bad)] = transport.exchange([Outgoing(task(1), b"")], lambda d: to_bytes(KNOWN), 1.0)
-    assert bad.payloads["b" * 64] == b"sums" and reply.model not in bad.payloads
-    sums = Incoming(reply, {"b" * 64: b"sums"})
-    transport.carrier.exchange = lambda *_: [(1, sums)]
-    [(_, same)] = transport.exchange([Outgoing(task(1), b"")], lambda d: to_bytes(KNOWN), 1.0)
-    assert same == sums
+    [sums] = heard(OneAnswer(lambda *_: {"sums": b"sums"}), 1)
+    assert sums.payloads == {"sums": b"sums"} and sums.answer.model == good.answer.model
 
 
 def test_what_each_attack_uploads():
@@ -167,26 +165,19 @@ def test_the_table_by_hand():
     assert second["fedavg"] == "50.0 (-30.0)"  # (60 + 40) / 2
     assert second[TUNED] == "50.0 (+0.0)"
     assert rows_of(results, ["fedavg"], 2, last=False)[1]["fedavg"] == "37.5 (-22.5)"
-
-
-def test_a_run_that_broke_counts_as_nothing():
+    # A run that broke counts as nothing.
     before, case = Case("fedprox", NOBODY, 0.0, 0), Case("fedprox", "sign", 0.5, 0)
     results = {before: result(before, [0.8, 0.8]), case: result(case, [])}
     assert rows_of(results, ["fedprox"], 2, last=True)[1]["fedprox"] == "0.0 (-80.0)"
 
 
-def test_without_hostile_sites_a_run_is_as_ever():
+def test_what_is_heard_is_what_the_run_records_and_no_attack_without_hostile_sites(tmp_path):
     """The wrapped transport changes nothing where nobody is hostile, whatever the attack."""
-    plain = measured(QUICK, Case("fedavg", NOBODY, 0.0, 0))["rounds"]
-    assert measured(QUICK, Case("fedavg", "scaled", 0.0, 0))["rounds"] == plain
-    assert len(plain) == 2 and len(plain[1]["test"]) == len(plain[1]["test_tuned"]) == 4
-
-
-def test_what_is_heard_at_the_end_is_what_the_run_records(tmp_path):
-    experiment = experiment_of(QUICK, "fedavg", 0, tmp_path)
-    _, folder = run_loopback(experiment)
+    found = measured(QUICK, Case("fedavg", "scaled", 0.0, 0))["rounds"]
+    _, folder = run_loopback(experiment_of(QUICK, "fedavg", 0, tmp_path))
     final = {str(row["site"]): row["final_accuracy"] for row in RunFolder(folder).per_site()}
-    assert measured(QUICK, Case("fedavg", NOBODY, 0.0, 0))["rounds"][-1]["test"] == final
+    assert found[-1]["test"] == final
+    assert len(found) == 2 and len(found[1]["test"]) == len(found[1]["test_tuned"]) == 4
 
 
 def test_a_run_that_too_few_can_answer_in_has_a_reason():

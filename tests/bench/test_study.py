@@ -75,14 +75,9 @@ def test_a_page_is_written_with_the_figures_that_are_shown_elsewhere_beside_it(
     assert (folder / "curves.png").read_bytes() == b"drawn"
     kept = {path.name for path in folder.iterdir()}
     assert kept == {study.NUMBERS, study.PAGE, "curves.png", "tuning.json", "results.yaml"}
-    study.published(ran, folder, {"curves.png"})
-    assert (folder / study.PAGE).read_text() == text
-
-
-def test_a_page_without_figures_has_its_tables_alone(tmp_path: Path, ran: Study):
-    study.published(ran, tmp_path)
-    assert (tmp_path / study.PAGE).read_text().endswith("\n\n## Accuracy\n\n### Table\n\n| a |\n")
-    assert not list(tmp_path.glob("*.png"))
+    study.published(ran, folder)
+    assert (folder / study.PAGE).read_text().endswith("\n\n## Accuracy\n\n### Table\n\n| a |\n")
+    assert not list(folder.glob("*.png")), "a figure that is no longer shown is removed"
 
 
 def test_figures_are_shown_that_a_page_names_by_the_studys_folder(
@@ -95,17 +90,13 @@ def test_figures_are_shown_that_a_page_names_by_the_studys_folder(
     assert study.figures_shown("one") == {"a.png", "d-1_0.5.png"}
 
 
-def test_tuning_is_a_row_a_method_with_the_chosen_one_in_bold():
+def test_tuning_is_a_row_a_method_with_the_chosen_one_in_bold_and_a_column_a_setting():
     text = study.tuning_section(FACTS)
     assert "2 candidates of every method, on alpha=0.5, seed 100;" in text
     assert text.endswith("| FixAvg | **learning rate 0.01: 50.0**; learning rate 0.1: 25.0 |")
-
-
-def test_tuning_in_each_setting_is_a_column_a_setting():
     one, other = FACTS["candidates"]
-    swapped = [{**one, "chosen": False}, {**other, "chosen": True}]
     every = [{**c, "setting": "a"} for c in (one, other)]
-    every += [{**c, "setting": "b"} for c in swapped]
+    every += [{**c, "setting": "b", "chosen": not c["chosen"]} for c in (one, other)]
     text = study.tuning_section({**FACTS, "settings": ["a", "b"], "candidates": every})
     assert "on validation images is chosen, in each setting by itself." in text
     assert "| Method | a: Candidates: accuracy on" in text and "| b: Candidates: " in text
@@ -113,14 +104,6 @@ def test_tuning_in_each_setting_is_a_column_a_setting():
         "| FixAvg | **learning rate 0.01: 50.0**; learning rate 0.1: 25.0 "
         "| learning rate 0.01: 50.0; **learning rate 0.1: 25.0** |"
     )
-
-
-def test_figures_that_are_no_longer_drawn_are_removed(tmp_path: Path, ran: Study):
-    folder = tmp_path / "docs" / "results"
-    folder.mkdir(parents=True)
-    (folder / "old.png").touch()
-    study.published(ran, folder)
-    assert not (folder / "old.png").exists()
 
 
 def test_a_study_that_is_not_tuned_says_so_and_keeps_no_tuning(
@@ -172,30 +155,23 @@ CHOSEN = [
 ]
 
 
-class Calls:
-    """Stands in for `tune` and `compare`: notes what is asked for, and trains nothing."""
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `tune` and `compare` were asked for, which train nothing; `code`: what they return."""
+    found: dict[str, Any] = {"tuned": [], "compared": [], "code": 0}
 
-    def __init__(self) -> None:
-        self.tuned: list[str] = []
-        self.compared: list[str] = []
-        self.code = 0
-
-    def tune(self, name: str, _: Mapping[str, Any], *, out: Path) -> int:
-        self.tuned.append(name)
+    def tune(name: str, _: Mapping[str, Any], *, out: Path) -> int:
+        found["tuned"].append(name)
         out.mkdir(parents=True, exist_ok=True)
         (out / "tuning.json").write_text(json.dumps({"candidates": CHOSEN}))
-        return self.code
+        return found["code"]
 
-    def compare(self, name: str, _: Mapping[str, Any], *, out: Path) -> int:
-        self.compared.append(name)
-        return self.code
+    def compare(name: str, _: Mapping[str, Any], *, out: Path) -> int:
+        found["compared"].append(name)
+        return found["code"]
 
-
-@pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    found = Calls()
-    monkeypatch.setattr(study, "tune", found.tune)
-    monkeypatch.setattr(study, "compare", found.compare)
+    monkeypatch.setattr(study, "tune", tune)
+    monkeypatch.setattr(study, "compare", compare)
     for module in (grids, study):
         monkeypatch.setattr(module, "sweeps", lambda: sweeps_in(tmp_path))
     return found
@@ -213,7 +189,9 @@ def write_sweeps(folder: Path, **named: Mapping[str, Any]) -> None:
         path.write_text(yaml.safe_dump(plain, sort_keys=False))
 
 
-def test_studies_are_the_grids_of_that_name_the_large_ones_first(tmp_path: Path, calls: Calls):
+def test_studies_are_the_grids_of_that_name_the_large_ones_first(
+    tmp_path: Path, calls: dict[str, Any]
+):
     names = ("results_a", "results_cifar10", "second_a", "results_fashion_mnist", "other")
     write_sweeps(tmp_path, **{name: {"methods": ["fixavg"]} for name in names})
     assert study.studies() == [*study.FIRST, "results_a", "second_a"]
@@ -226,22 +204,18 @@ def test_results_names_every_study_that_ships():
         assert f"`{name}`" in text or f"](results/{name}/{study.PAGE})" in text, name
 
 
-def test_without_tuning_a_grid_is_only_compared(tmp_path: Path, calls: Calls):
-    write_sweeps(tmp_path, results_a={"methods": ["fixavg"]})
-    found = study.run("results_a", tmp_path)
-    assert (calls.tuned, calls.compared) == ([], ["results_a"])
-    assert found == Study("results_a", tmp_path / "compare-results_a")
+def test_a_grid_with_candidates_is_tuned_first_and_another_only_compared(
+    tmp_path: Path, calls: dict[str, Any]
+):
+    write_sweeps(tmp_path, results_a=SOURCE, results_b={"methods": ["fixavg"]})
+    tuned, plain = study.run("results_a", tmp_path), study.run("results_b", tmp_path)
+    assert calls["tuned"] == ["results_a"]
+    assert calls["compared"] == [str(tmp_path / "tune-results_a/results_a.yaml"), "results_b"]
+    assert tuned.tuning == tmp_path / "tune-results_a"
+    assert plain == Study("results_b", tmp_path / "compare-results_b")
 
 
-def test_a_grid_with_candidates_is_tuned_first(tmp_path: Path, calls: Calls):
-    write_sweeps(tmp_path, results_a=SOURCE)
-    found = study.run("results_a", tmp_path)
-    assert calls.tuned == ["results_a"]
-    assert calls.compared == [str(tmp_path / "tune-results_a" / "results_a.yaml")]
-    assert found.tuning == tmp_path / "tune-results_a"
-
-
-def test_values_of_another_grids_tuning_are_laid_over(tmp_path: Path, calls: Calls):
+def test_values_of_another_grids_tuning_are_laid_over(tmp_path: Path, calls: dict[str, Any]):
     own = {
         "fixavg": {"training.batch_size": 8},  # the same label
         "um_pfssl": {},  # the same preset
@@ -251,7 +225,7 @@ def test_values_of_another_grids_tuning_are_laid_over(tmp_path: Path, calls: Cal
     plan = {"tuned_from": "results_a", "methods": own, "reference": "slow"}
     write_sweeps(tmp_path, results_a=SOURCE, results_b=plan)
     found = study.run("results_b", tmp_path)
-    assert (calls.tuned, calls.compared) == (["results_a"], [str(found.grid)])
+    assert (calls["tuned"], calls["compared"]) == (["results_a"], [str(found.grid)])
     assert (found.tuning, found.source) == (None, "results_a")
     laid = grids.read_grid(str(found.grid))
     assert (laid.name, laid.reference, laid.tuned_from) == ("results_b", "slow", "")
@@ -260,35 +234,32 @@ def test_values_of_another_grids_tuning_are_laid_over(tmp_path: Path, calls: Cal
     assert laid.methods["fixavg"]["training.batch_size"] == 8
 
 
-def test_a_method_that_is_tuned_nowhere_is_named(tmp_path: Path, calls: Calls):
-    plan = {"tuned_from": "results_a", "methods": ["fixavg", "fedbn"]}
-    write_sweeps(tmp_path, results_a=SOURCE, results_b=plan)
-    with pytest.raises(ConfigError, match="methods: fedbn: is not tuned in results_a, or twice"):
-        study.run("results_b", tmp_path)
-    assert calls.compared == []
-
-
-def test_values_tuned_in_each_setting_are_not_given_to_another_grid(
-    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("methods", "chosen", "said"), [
+    (["fixavg", "fedbn"], CHOSEN, "methods: fedbn: is not tuned in results_a, or twice"),
+    (["fixavg"], [{**CHOSEN[0], "setting": "a"}], "names a grid that is tuned in each setting"),
+])  # fmt: skip
+def test_values_that_cannot_be_laid_over_are_named(
+    tmp_path: Path, calls: dict[str, Any], monkeypatch: pytest.MonkeyPatch, methods, chosen, said
 ):
-    monkeypatch.setattr(study, "_facts", lambda _: {"candidates": [{**CHOSEN[0], "setting": "a"}]})
-    plan = {"tuned_from": "results_a", "methods": ["fixavg"]}
-    write_sweeps(tmp_path, results_a=SOURCE, results_b=plan)
-    with pytest.raises(ConfigError, match="tuned_from: names a grid that is tuned in each setting"):
+    monkeypatch.setattr(study, "_facts", lambda _: {"candidates": chosen})
+    write_sweeps(
+        tmp_path, results_a=SOURCE, results_b={"tuned_from": "results_a", "methods": methods}
+    )
+    with pytest.raises(ConfigError, match=said):
         study.run("results_b", tmp_path)
-    assert calls.compared == []
+    assert calls["compared"] == []
 
 
-def test_a_failed_cell_ends_it(tmp_path: Path, calls: Calls):
+def test_a_failed_cell_ends_it(tmp_path: Path, calls: dict[str, Any]):
     write_sweeps(tmp_path, results_a=SOURCE)
-    calls.code = 1
+    calls["code"] = 1
     with pytest.raises(SystemExit):
         study.run("results_a", tmp_path)
-    assert calls.compared == []
+    assert calls["compared"] == []
 
 
 def test_a_study_to_which_results_does_not_lead_is_told(
-    tmp_path: Path, ran: Study, calls: Calls, monkeypatch: pytest.MonkeyPatch, capsys
+    tmp_path: Path, ran: Study, calls: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys
 ):
     write_sweeps(tmp_path, results=SOURCE)
     monkeypatch.setattr(study, "run", lambda *_: ran)

@@ -61,17 +61,3 @@ def test_every_exception_from_a_rule_of_ruff_is_that_of_a_file():
     places = ("", "fedapp/**/")
     empty = [p for p in patterns if not any(any(ROOT.glob(f"{at}{p}")) for at in places)]
     assert empty == []
-
-
-def test_results_is_a_page_to_be_read():
-    assert len((ROOT / "docs/RESULTS.md").read_text().splitlines()) < 200
-
-
-def test_the_front_page_names_each_page_once():
-    targets = re.findall(r"\]\(([^)#\s]+\.md)[^)]*\)", prose(ROOT / "docs/index.md"))
-    assert sorted({t for t in targets if targets.count(t) > 1}) == []
-
-
-def test_the_main_tree_stays_small():
-    """Research, reference and what developers need have folders of their own."""
-    assert len([*(ROOT / "docs").glob("*.md")]) <= 20

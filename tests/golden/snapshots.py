@@ -195,7 +195,7 @@ PAGES = {
     "report_site": ("report", "wards", "--site", "east"),
     "report_comparison": ("report", "grid", "--reference", "fedavg"),
     "watch": ("watch", "wards"),
-    "watch_paper": ("watch", "together", "--paper"),
+    "watch_together": ("watch", "together"),
     "site": ("site", "{}", "--page", "{}/pages"),
 }
 """By the snapshot's name: a command, and its words."""

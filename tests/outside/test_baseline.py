@@ -17,7 +17,6 @@ from flwr.common.config import flatten_dict
 from packaging.requirements import Requirement
 
 from fedapp.experiment.config import load_run_config
-from fedapp.experiment.preset_files import read_yaml
 from fedapp.methods.um_pfssl.method import UmPfssl
 
 ROOT = Path(__file__).parents[2]
@@ -70,17 +69,6 @@ def test_the_bundle_is_small_and_needs_the_package_alone():
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert needed.name == ours["name"] and needed.specifier.contains(ours["version"])
     assert (FOLDER / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-
-
-def test_its_readme_has_what_flowers_baselines_have(tmp_path):
-    _, head, text = (FOLDER / "README.md").read_text().split("---\n", 2)
-    (tmp_path / "head.yaml").write_text(head)
-    found = read_yaml(tmp_path / "head.yaml")
-    assert found.keys() == {"title", "url", "labels", "dataset"} and 4 <= len(found["labels"]) <= 10
-    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [
-        "About this baseline", "Experimental Setup", "Environment Setup",
-        "Running the Experiments", "Expected Results",
-    ]  # fmt: skip
 
 
 @pytest.mark.slow

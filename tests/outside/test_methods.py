@@ -76,13 +76,6 @@ def test_fedavgm_is_ours_and_without_momentum_fedavg(tmp_path, own, ours):
     assert moved(found) > 0.1
 
 
-def test_a_step_of_fedavgm_by_hand():
-    """v = 0.5 * 2 + (4 - 1) = 4, w = 1 + 4."""
-    w, mean, before = (torch.tensor([x]) for x in (1.0, 4.0, 2.0))
-    after, known = lab("fedavgm:FedAvgM")(beta=0.5).averaging("rule").step(w, mean, {"v": before})
-    assert (after.item(), known["v"].item()) == (5.0, 4.0)
-
-
 def test_fedadam_is_ours(tmp_path):
     found = play(toy(lab("fedadam:FedAdam")(rate=0.02), tmp_path, name="own"))
     ours = FedAvg(server_optimizer="fedadam", server_rate=0.02)
@@ -225,11 +218,6 @@ def test_a_loop_that_does_what_fedavg_does_is_fedavg(tmp_path):
 def test_without_labels_or_epochs_nothing_is_learned(data, epochs):
     report = Whole().site_round(TASK, context(data, START, local_epochs=epochs))
     assert report.params is None and not report.learned
-
-
-def test_one_image_is_learned_from():
-    report = Whole().site_round(TASK, context(data_of(labelled=1), START))
-    assert report.learned and report.metrics == {"loss": 0.0}
 
 
 def test_a_loop_that_diverges_is_named():

@@ -3,7 +3,7 @@
 import re
 from html.parser import HTMLParser
 
-VOID = frozenset({"meta", "path", "rect", "circle", "br", "link"})
+VOID = frozenset({"meta", "path", "rect", "circle", "br", "link", "img"})
 
 
 class Page(HTMLParser):

@@ -1,7 +1,6 @@
-"""The end of a run: in plain words, without letters of the paper; and in the paper's terms."""
+"""What the screen shows at the end of a run."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace as NS
 from typing import Any
@@ -10,10 +9,8 @@ import pytest
 
 from fedapp.evaluation.verdict import verdict_of_counts
 from fedapp.methods.closed_form.one_round import OneRound
-from fedapp.reports.run_classes import joining
-from fedapp.reports.run_end import end_block, paper_block
-
-Block = Callable[[dict[str, Any], list[Any], Path], str]
+from fedapp.reports.run_classes import joining_summary
+from fedapp.reports.run_end import end_block
 
 SUMMARY: dict[str, Any] = {
     "preset": "three_hospitals",
@@ -34,34 +31,6 @@ SUMMARY: dict[str, Any] = {
     "bytes_down": 12_345_678,
     "bytes_evaluation": 4_000,
     "sites_without_test_images": [2],
-}
-
-PAPER: dict[str, Any] = {
-    "preset": "digits_demo",
-    "method": "um_pfssl",
-    "sites": 4,
-    "rounds": 20,
-    "seed": 0,
-    "wall_seconds": 102.4,
-    "mean_test_accuracy": {
-        "best": 0.82,
-        "best_round": 17,
-        "final": 0.8125,
-        "best_by_validation": 0.815,
-        "best_by_validation_round": 15,
-    },
-    "std_test_accuracy": 0.04,
-    "worst_decile_accuracy": 0.7,
-    "best_std_test_accuracy": 0.03,
-    "best_worst_decile_accuracy": 0.71,
-    "pseudo_label_error": 0.123,
-    "models_sent": 300,
-    "models_up": 69,
-    "bytes_up": 2_000_000,
-    "bytes_down": 12_345_678,
-    "cost_bound_models": 615.0,
-    "cost_greedy_models": 20_000.0,
-    "sites_without_test_images": [3],
 }
 
 
@@ -118,13 +87,6 @@ def test_round_0_has_the_name_that_its_method_gives_it(tmp_path: Path) -> None:
     assert "  after the solution  " in solved and "warm-up" not in solved
 
 
-def test_a_run_elsewhere_is_named_by_its_folder_and_a_servers_holds_no_models(
-    tmp_path: Path,
-) -> None:
-    text = end_block(SUMMARY, HOSPITALS, tmp_path)
-    assert text.endswith(f"\nPictures: fedapp report {tmp_path}")
-
-
 def test_the_last_round_that_is_the_best_stands_once() -> None:
     mean = {**SUMMARY["mean_test_accuracy"], "best_by_validation_round": 20}
     text = end_block({**SUMMARY, "mean_test_accuracy": mean}, HOSPITALS, Path("/r"))
@@ -172,9 +134,9 @@ def test_verdicts_are_counted_in_the_words_of_a_verdict() -> None:
     every: Any = [word for word, count in counts.items() for _ in range(count)]
     sites = [NS(standing=NS(verdict=NS(said=word))) for word in every]
     run: Any = NS(sites=sites)
-    assert joining(run).endswith("did harm at 0 and changed little at 0; cannot tell at 2.")
+    assert joining_summary(run).endswith("did harm at 0 and changed little at 0; cannot tell at 2.")
     run.sites = sites[1:]
-    for line in (joining(run), verdict_of_counts(1, 0, 2).line):
+    for line in (joining_summary(run), verdict_of_counts(1, 0, 2).line):
         assert line.startswith("Cannot tell ")
 
 
@@ -185,48 +147,33 @@ def test_nobody_is_worse() -> None:
     assert "alone" not in text and "average" not in text
 
 
-def test_no_letter_of_the_paper_is_left() -> None:
-    for rows in (HOSPITALS, many(40)):
-        summary = {**SUMMARY, "cost_bound_models": 615.0, "cost_greedy_models": 20_000.0}
-        text = end_block(summary, rows, Path("/r"))
-        assert not re.search(r"\b(mu|std|decile|Eq\.|bound)\b", text)
-
-
-@pytest.mark.parametrize("words", [end_block, paper_block])
 @pytest.mark.parametrize("number", [1, 9, 10, 11, 400])
-def test_it_fits_a_screen(words: Block, number: int) -> None:
-    """In the paper's terms few sites take 14 lines more: they stand one by one too."""
+def test_it_fits_a_screen(number: int) -> None:
     rows = [
         {**row, "rounds_skipped": row["site"] % 7, "alone_accuracy": 0.5, "common_accuracy": 0.5,
          "classes": 9, "test_classes": 3, "test": 19}
         for row in many(number, first=0 if number <= 10 else 99_000)
     ]  # fmt: skip
     without = {"sites_without_test_images": list(range(99_000, 99_100))}
-    for summary in (SUMMARY, PAPER):
-        text = words({**summary, **without}, rows, Path("/run"))
-        lines = text.splitlines()
-        assert len(lines) <= (44 if words is paper_block and number <= 10 else 30)
-        assert max(map(len, lines)) <= 100
-        assert text.isascii()
-        assert ("and 96 more" in text) == (words is paper_block or number > 10)
+    text = end_block({**SUMMARY, **without}, rows, Path("/run"))
+    lines = text.splitlines()
+    assert len(lines) <= 30 and max(map(len, lines)) <= 100 and text.isascii()
+    assert ("and 96 more" in text) == (number > 10)
 
 
-@pytest.mark.parametrize("words", [end_block, paper_block])
 @pytest.mark.parametrize(
     "per_site",
     [[], [site(0, 0.0, None, None)], [site(0, 1.0, 0.5, 0.5)], [{"site": 0, "mu": None}]],
 )
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_nothing_known(words: Block, per_site: list[dict[str, Any]], rounds: int) -> None:
+def test_nothing_known(per_site: list[dict[str, Any]], rounds: int) -> None:
     bare = {key: SUMMARY[key] for key in ("preset", "method", "sites", "seed")}
     bare["rounds"] = rounds
-    nothing = {**dict.fromkeys({**SUMMARY, **PAPER}), **bare}
-    for summary in (bare, nothing, {**PAPER, "mean_test_accuracy": {"best": None}}):
+    nothing = {**dict.fromkeys(SUMMARY), **bare}
+    for summary in (bare, nothing, {**SUMMARY, "mean_test_accuracy": {"best": None}}):
         for rows in (per_site, per_site * 11):
-            text = words(summary, rows, Path("/run"))
-            assert "None" not in text
-            assert "nan" not in text
-            assert words is paper_block or len(text.splitlines()) <= 30
+            text = end_block(summary, rows, Path("/run"))
+            assert "None" not in text and "nan" not in text and len(text.splitlines()) <= 30
 
 
 def test_the_end_says_how_many_of_the_sites_took_part(tmp_path: Path) -> None:
@@ -236,101 +183,23 @@ def test_the_end_says_how_many_of_the_sites_took_part(tmp_path: Path) -> None:
     assert block.startswith("three_hospitals: prior_shift, 3 of 10 sites, 20 rounds")
     assert "Took part           3 of 10 sites; 7 never came, and no number here is of them" in block
     assert "never came" not in end_block({**SUMMARY, "sites_expected": 3}, HOSPITALS, tmp_path)
-    assert "of 10 sites" in paper_block(summary, HOSPITALS, tmp_path)
-    assert "7 never came" in paper_block(summary, HOSPITALS, tmp_path)
+    assert block.endswith(f"\nPictures: fedapp report {tmp_path}"), "by its folder; no models there"
 
 
-PER_SITE = [
-    site(0, 0.05, 0.40, 0.71),
-    site(1, 0.1, 0.60, 0.60, rounds_skipped=2),
-    site(2, 0.5, 0.70, 0.69),
-    site(3, 0.9, None, None, test=0),
-]
+def test_findings_have_lines_that_with_the_lowest_sensitivity_first() -> None:
+    rows = [
+        {"class": "mass", "read": 50, "images": 20, "sensitivity": 0.9, "specificity": 0.8},
+        {"class": "edema", "read": 40, "images": 10, "sensitivity": 0.5, "specificity": None},
+        {"class": "hernia", "read": 30, "images": 1, "sensitivity": None, "specificity": None},
+    ]
+    lines = end_block({**SUMMARY, "by_class": rows}, HOSPITALS, Path("/r")).splitlines()
+    at = next(k for k, line in enumerate(lines) if line.startswith("By finding"))
+    assert [line.split() for line in lines[at + 1 : at + 3]] == [
+        ["edema", "10", "/", "40", "50.0", "-"], ["mass", "20", "/", "50", "90.0", "80.0"],
+    ]  # fmt: skip
+    assert lines[at + 3] == "  too few images with it, cannot be said: hernia (1)"
 
 
-def test_the_whole_block_in_the_papers_terms(tmp_path: Path) -> None:
-    for name in ("summary.json", "per_site.csv"):
-        (tmp_path / name).write_text("")
-    text = paper_block(PAPER, PER_SITE, tmp_path)
-    expected = f"""\
-digits_demo: um_pfssl, 4 sites, 20 rounds, seed 0, 1 min 42 s
-
-Accuracy on the sites' own test images, %           mean           std  worst decile
-  after warm-up                                     56.7          12.5          40.0
-  final, round 20                                   81.2           4.0          70.0
-  best, round 17                                    82.0           3.0          71.0
-  best by validation, round 15                      81.5             -             -
-
-By share of labels, %                              sites after warm-up         final        change
-  mu < 0.1                                             1          40.0          71.0         +31.0
-  0.1 <= mu <= 0.5                                     2          65.0          64.5          -0.5
-  mu > 0.5                                             1             -             -             -
-
-Against the site's own warm-up model, points
-  gained most  site 0 +31.0 (mu 0.05)
-  lost most    site 2 -1.0 (mu 0.50)
-
-Pseudo-label error  12.3 %, last measured
-Models sent         300 to sites, 69 to the server
-  paper's bound     615 models (Eq. 28); sent: 60.0 % of it
-  greedy search     20,000 models (Eq. 27); the bound saves 19,385
-Bytes sent          12.3 MB to sites, 2.0 MB to the server
-
-No test images      sites 3
-Skipped (rounds)    sites 1 (2)
-
-Files in {tmp_path}
-  summary.json per_site.csv"""
-    assert text == expected
-
-
-MEASURED = [
-    site(0, 0.05, 0.40, 0.9, name="north", test=10, classes=3, test_classes=2),
-    site(1, 0.1, 0.60, 0.0, name="south", test=30, classes=3, test_classes=3),
-    site(2, 0.5, 0.70, 1.0, test=19, classes=3, test_classes=1),
-    site(3, 0.9, None, None, test=0, classes=3, test_classes=0),
-]
-
-
-def test_few_sites_are_shown_with_counts_and_intervals() -> None:
-    """9 of 10, 0 of 30 and 19 of 19 by Wilson's formula: z = 1.96, z^2 = 3.8415."""
-    text = paper_block(PAPER, MEASURED, Path("/run"))
-    expected = """\
-By site, final                                right / of             % 95 % interval
-  north                                           9 / 10          90.0  59.6 to 98.2
-  south                                           0 / 30           0.0   0.0 to 11.4
-  site 2                                         19 / 19         100.0 83.2 to 100.0
-
-By share"""
-    assert expected in text
-    assert "Few test images     sites north (10), 2 (19): under 20, mostly chance\n" in text
-    assert "Classes untested    at sites north: 1 of 3, 2: 2 of 3\n" in text
-    assert "No test images      sites 3\n" in text
-
-
-@pytest.mark.parametrize(("count", "shown"), [(1, True), (10, True), (11, False)])
-def test_intervals_are_for_few_sites(count: int, shown: bool) -> None:
-    rows = [site(k, 0.5, 0.5, 0.5, test=10, classes=4, test_classes=3) for k in range(count)]
-    text = paper_block(PAPER, rows, Path("/run"))
-    for words in ("95 % interval", "Few test images", "Classes untested"):
-        assert (words in text) == shown
-    assert len(text.splitlines()) <= 44 and max(map(len, text.splitlines())) <= 100
-
-
-def test_enough_images_of_every_class_bring_no_warning() -> None:
-    rows = [site(0, 0.5, 0.5, 0.5, test=20, classes=4, test_classes=4)]
-    text = paper_block(PAPER, rows, Path("/run"))
-    assert "95 % interval" in text
-    assert "Few test images" not in text and "Classes untested" not in text
-
-
-def test_movers_are_the_extremes_in_order() -> None:
-    changes = [0.0, 0.1, -0.2, 0.3, 0.1, -0.1, 0.2, -0.3, -0.4]
-    text = paper_block(
-        PAPER, [site(k, 0.5, 0.5, 0.5 + c) for k, c in enumerate(changes)], Path("/r")
-    )
-    gained, lost = text.split("gained most")[1].splitlines()[:2]
-    assert (
-        gained.strip() == "site 3 +30.0 (mu 0.50)  site 6 +20.0 (mu 0.50)  site 1 +10.0 (mu 0.50)"
-    )
-    assert "site 8 -40.0 (mu 0.50)  site 7 -30.0 (mu 0.50)  site 2 -20.0 (mu 0.50)" in lost
+def test_skipped_sites_come_by_how_often_they_were() -> None:
+    rows = [{**row, "rounds_skipped": n} for row, n in zip(HOSPITALS, (1, 3, 0), strict=True)]
+    assert "Skipped (rounds)    sites 1 (3), 0 (1)" in end_block(SUMMARY, rows, Path("/r"))

@@ -3,6 +3,7 @@
 import pytest
 
 from fedapp.core.errors import ConfigError, RunError
+from fedapp.reports import helper_graph, run_accuracy
 from fedapp.reports.report import blocks_of, run_page, write_reports
 from fedapp.reports.run_record import read_run
 from tests.reports.pages import check
@@ -26,85 +27,76 @@ def test_a_page_is_whole_and_can_be_read_by_all(tmp_path):
     assert "Left out" not in page.text
 
 
-def test_every_figure_has_its_numbers_beside_it(tmp_path):
-    for block in blocks(write_run(tmp_path)).values():
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """The blocks of a run, by title."""
+    return blocks(write_run(tmp_path_factory.mktemp("run")))
+
+
+def test_every_figure_has_its_numbers_beside_it(found):
+    for block in found.values():
         for figure in block.figures:
-            assert figure.caption
-            assert figure.table or block.title == "Who helps whom"  # whose lists are in one table
+            assert figure.caption and figure.table
 
 
-def test_before_and_after_are_counts_with_intervals(tmp_path):
-    block = blocks(write_run(tmp_path))["Before and after, site by site"]
-    assert table(block, "Sites with under 10 % labels") == [
+TABLES = {
+    ("Before and after, site by site", "Sites with under 10 % labels"): [
         ["east", "5.0", "1 of 5", "4 of 5", "37.6 to 96.4"]
-    ]
-    assert table(block, "Sites with 10 to 50 % labels")[0][:4] == [
-        "north",
-        "30.0",
-        "4 of 5",
-        "2 of 5",
-    ]
-    assert "1 → 4 of 5" in block.figures[0].picture.svg
-    assert "Right on more images than after the warm-up: 1 of 1" in block.figures[0].caption
+    ],
+    ("Who was harmed", "Worse than after the warm-up"): [
+        ["north", "30.0", "4 of 5", "2 of 5", "within chance"]
+    ],
+    # Right 4, 2 and 0 of 5: cats 3, 2 and 0 of 3, dogs 1, 0 and 0 of 2.
+    ("Mistakes", "Confusion matrix"): [["cat", "5", "4"], ["dog", "5", "1"]],
+    ("Mistakes", "Most frequent mistakes"): [
+        ["dog", "cat", "5 of 6", "83.3"], ["cat", "dog", "4 of 9", "44.4"]
+    ],
+    ("Can its probabilities be trusted?", "Answers by their probability"): [
+        ["96.7", "15", "6", "40.0"]
+    ],
+    ("Can its probabilities be trusted?", "Leaving the unsure to people"): [
+        ["15 of 15", "100.0", "6", "40.0"]
+    ],
+    ("Pseudo-labels", "Pseudo-labels by class"): [["cat", "18", "3"], ["dog", "12", "6"]],
+    ("Pseudo-labels", "Pseudo-labels by uncertainty"): [
+        ["0 to 10 %", "30", "9"], *([f"{k}0 to {k + 1}0 %", "0", "0"] for k in range(1, 10))
+    ],
+    ("Who helps whom", "Lists at the end"): [
+        ["east", "west"], ["north", "east"], ["west", "north"]
+    ],
+    ("Who helps whom", "New helpers"): [["1", "100.0"], ["2", "100.0"]],
+    ("Who helps whom", "Whose help, by share of labels, at the end"): [
+        ["under 10 % labels", "0 (0.0 %)", "0 (0.0 %)", "1 (100.0 %)"],
+        ["10 to 50 % labels", "1 (100.0 %)", "0 (0.0 %)", "0 (0.0 %)"],
+        ["over 50 % labels", "0 (0.0 %)", "1 (100.0 %)", "0 (0.0 %)"],
+    ],
+    ("Time", "Time by phase"): [["train", "24 s", "88.9"], ["server", "3 s", "11.1"]],
+}  # fmt: skip
+"""By block and table: rows worked out by hand."""
+SAID = {
+    "Before and after, site by site": "Right on more images than after the warm-up: 1 of 1",
+    "Can its probabilities be trusted?": "Expected calibration error 56.7 points",
+    "Pseudo-labels": "30 pseudo-labels, 9 of them wrong (30.0 %).",
+    "What was sent": "18 models sent, 75.0 % of the paper's bound of 24: 12.0 kB to the sites",
+}
+"""How the captions of a block's first figure begin."""
 
 
-def test_who_was_harmed_and_that_it_may_be_chance(tmp_path):
-    block = blocks(write_run(tmp_path))["Who was harmed"]
-    assert block.lines == [
+@pytest.mark.parametrize(("block", "title"), TABLES)
+def test_a_table_by_hand(found, block, title):
+    assert table(found[block], title) == TABLES[block, title]
+
+
+def test_captions_and_lines_by_hand(found):
+    for block, said in SAID.items():
+        assert found[block].figures[0].caption.startswith(said)
+    assert "1 → 4 of 5" in found["Before and after, site by site"].figures[0].picture.svg
+    assert found["Who was harmed"].lines == [
         "Against its own model after the warm-up: 1 of 3 sites are worse, 1 better, 1 equal."
     ]
-    [worse] = block.tables
-    assert worse.rows == [["north", "30.0", "4 of 5", "2 of 5", "within chance"]]
 
 
-def test_mistakes_are_added_up_over_sites(tmp_path):
-    # Right 4, 2 and 0 of 5: cats 3, 2 and 0 of 3, dogs 1, 0 and 0 of 2.
-    block = blocks(write_run(tmp_path))["Mistakes"]
-    assert table(block, "Confusion matrix") == [["cat", "5", "4"], ["dog", "5", "1"]]
-    assert table(block, "Most frequent mistakes") == [
-        ["dog", "cat", "5 of 6", "83.3"], ["cat", "dog", "4 of 9", "44.4"]
-    ]  # fmt: skip
-
-
-def test_reliability_and_coverage_are_of_all_images(tmp_path):
-    block = blocks(write_run(tmp_path))["Can its probabilities be trusted?"]
-    assert table(block, "Answers by their probability") == [["96.7", "15", "6", "40.0"]]
-    assert table(block, "Leaving the unsure to people") == [["15 of 15", "100.0", "6", "40.0"]]
-    assert "Expected calibration error 56.7 points" in block.figures[0].caption
-
-
-def test_pseudo_labels_are_each_sites_last(tmp_path):
-    block = blocks(write_run(tmp_path))["Pseudo-labels"]
-    assert table(block, "Pseudo-labels by class") == [["cat", "18", "3"], ["dog", "12", "6"]]
-    assert table(block, "Pseudo-labels by uncertainty")[0] == ["0 to 10 %", "30", "9"]
-    assert block.figures[0].caption == "30 pseudo-labels, 9 of them wrong (30.0 %)."
-
-
-def test_helpers_change_by_round(tmp_path):
-    block = blocks(write_run(tmp_path))["Who helps whom"]
-    assert table(block, "Lists at the end") == [
-        ["east", "west"], ["north", "east"], ["west", "north"]
-    ]  # fmt: skip
-    assert table(block, "New helpers") == [["1", "100.0"], ["2", "100.0"]]
-    assert table(block, "Whose help, by share of labels, at the end")[0] == [
-        "under 10 % labels", "0 (0.0 %)", "0 (0.0 %)", "1 (100.0 %)"
-    ]  # fmt: skip
-
-
-def test_costs_and_time(tmp_path):
-    found = blocks(write_run(tmp_path))
-    said = found["What was sent"].figures[0].caption
-    assert said.startswith(
-        "18 models sent, 75.0 % of the paper's bound of 24: 12.0 kB to the sites"
-    )
-    assert table(found["Time"], "Time by phase") == [
-        ["train", "24 s", "88.9"], ["server", "3 s", "11.1"]
-    ]  # fmt: skip
-    assert [row[1] for row in table(found["Time"], "Time by round")] == ["10 s"] * 3
-
-
-def test_settings_that_differ_versions_and_warnings(tmp_path):
-    found = blocks(write_run(tmp_path))
+def test_settings_that_differ_versions_and_warnings(found):
     settings = {
         row[0]: row[1:] for row in table(found["Settings and versions"], "Settings that differ")
     }
@@ -121,6 +113,19 @@ def test_a_run_of_an_older_version_says_what_is_left_out(tmp_path):
     page = check(run_page([read_run(folder)]))
     assert page.text.count("did not record") == 4
     assert "1 → 4 of 5" in page.text
+
+
+def test_many_sites_are_shown_as_groups_and_too_many_have_no_matrix(tmp_path, monkeypatch):
+    """One site in each group: the quartiles are its own accuracy."""
+    monkeypatch.setattr(run_accuracy, "FEW_SITES", 2)
+    monkeypatch.setattr(helper_graph, "MOST_SITES", 2)
+    found = blocks(write_run(tmp_path))
+    assert table(found["Learning curves"], "After the last round") == [
+        ["under 10 % labels", "1", "80.0", "80.0", "80.0"],
+        ["10 to 50 % labels", "1", "40.0", "40.0", "40.0"],
+        ["over 50 % labels", "1", "0.0", "0.0", "0.0"],
+    ]
+    assert found["Who helps whom"].missing == "the graph: 3 sites are too many for a picture."
 
 
 @pytest.mark.parametrize(
@@ -173,17 +178,19 @@ def test_the_command_writes_where_the_run_is_or_where_it_is_told(tmp_path, monke
     assert "Runs side by side" in both.read_text()
 
 
-def test_the_command_says_what_is_wrong(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("words", "error", "said"), [
+    ((["none"],), RunError, "'none': no such run in"),
+    ((["empty"],), RunError, "no run and no comparison"),
+    ((["mine"], "", "nort"), RunError, "no such site in mine; did you mean 'north'"),
+    ((["mine"], "fedavg"), ConfigError, "--reference is of comparisons"),
+    ((["mine", "mine"], "", "north"), ConfigError, "--site is of one run"),
+    ((["compared"], "", "north"), ConfigError, "a comparison is reported by itself"),
+])  # fmt: skip
+def test_the_command_says_what_is_wrong(tmp_path, monkeypatch, words, error, said):
     monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
     write_run(tmp_path)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match="'none': no such run in"):
-        write_reports(["none"])
-    with pytest.raises(RunError, match="no run and no comparison"):
-        write_reports(["empty"])
-    with pytest.raises(RunError, match="no such site in mine; did you mean 'north'"):
-        write_reports(["mine"], site="nort")
-    with pytest.raises(ConfigError, match="--reference is of comparisons"):
-        write_reports(["mine"], reference="fedavg")
-    with pytest.raises(ConfigError, match="--site is of one run"):
-        write_reports(["mine", "mine"], site="north")
+    for name in ("empty", "compared"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "compared/comparison.json").touch()
+    with pytest.raises(error, match=said):
+        write_reports(*words)

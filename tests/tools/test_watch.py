@@ -60,7 +60,7 @@ def end(run: Path) -> None:
 
 def watched(run: str = "", **more: Any) -> tuple[int, str]:
     file = io.StringIO()
-    return watch(run, False, Console(file=file, width=80, **more)), file.getvalue()
+    return watch(run, Console(file=file, width=80, **more)), file.getvalue()
 
 
 def test_whether_a_server_is_at_work(run: Path) -> None:

@@ -1,15 +1,14 @@
-"""Methods held against each other: paired by seed and by site, and who gains and who is harmed.
+"""Methods compared with a reference: paired by seed and by site, with gains and harm.
 
-Harm is counted against two references: a model that the site trains alone, and FedAvg's, which the
-site trains on. A site is worse or better only where they differ by more than a point.
-A site's gain is its test accuracy less that of the model it trains alone, with the same seed and so
-on the same test images. The sites of a run share a model, so a run is one number.
+Harm is counted against two references: the model that a site trains alone, and FedAvg fine-tuned at
+the site. A site counts as worse or better only if the accuracies differ by more than `MARGIN`. A
+site's gain is its test accuracy less that of the model it trains alone, with the same seed and so
+on the same test images. The sites of a run share a model, so a run counts as one observation.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from fedapp.core.formatting import percent, points
 from fedapp.learn.metrics import LABEL_GROUPS, label_group, worst_decile
@@ -33,15 +32,18 @@ from fedapp.reports.statistics import (
     tally,
 )
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 ALONE, FINE_TUNED = "local_only", "fedavg_ft"
 REFERENCES = (ALONE, FINE_TUNED)
 """Presets of the methods against which harm is measured."""
 MARGIN = 0.01
-"""A point: a smaller difference is no harm."""
+"""One percentage point of accuracy: a smaller difference is no harm."""
 
 
 def paired_table(comparison: ComparisonRecord, reference: str) -> Table:
-    """Every method less the reference, paired by seed, with a test; and by site, without one."""
+    """Return every method less the reference: paired by seed with a t-test, and counts by site."""
     rows: list[list[Entry]] = []
     pairs = set()
     for setting in comparison.settings:
@@ -52,8 +54,7 @@ def paired_table(comparison: ComparisonRecord, reference: str) -> Table:
         ]
         corrected = holm([d.p if d else None for d in found])
         for method, difference, p in zip(others, found, corrected, strict=True):
-            sites = comparison.site_pairs(setting, method, reference)
-            counted = tally((ours, their) for _, ours, their in sites)
+            counted = tally(comparison.site_pairs(setting, method, reference))
             by_site = (counted.higher, counted.lower, counted.n) if counted.n else (DASH,) * 3
             rows.append(
                 [
@@ -120,35 +121,33 @@ def _caveats(pairs: set[int], reference: str) -> list[str]:
 
 
 def gains_table(comparison: ComparisonRecord) -> Table | None:
-    """Gains over training alone and shares of harmed sites, means over runs; None without any."""
+    """Return gains over training alone and shares of harmed sites, as means over runs.
+
+    None where no method of the comparison trains alone.
+    """
     references = [found for preset in REFERENCES if (found := comparison.method(preset))]
     alone = comparison.method(ALONE)
     if alone is None:
         return None
 
+    def pairs_by_seed(setting: str, method: str, reference: str) -> "dict[int, DataFrame]":
+        return dict(list(comparison.site_pairs(setting, method, reference).groupby(level="seed")))
+
     def gains(setting: str, method: str) -> dict[int, list[float]]:
-        """Return seed -> gains of the sites that have both accuracies, as shares."""
-        if method == alone:
-            return {}
-        of_seed = partial(comparison.site_pairs, setting, method, alone)
-        pairs = {seed: of_seed(seeds=[seed]) for seed in comparison.seeds}
-        return {seed: [our - their for _, our, their in of] for seed, of in pairs.items() if of}
+        """Return the gains of the sites by seed, as shares."""
+        pairs = {} if method == alone else pairs_by_seed(setting, method, alone)
+        return {seed: (of["ours"] - of["theirs"]).tolist() for seed, of in pairs.items()}
 
     def gain(of: Callable[[Sequence[float]], float]) -> Column:
         return lambda s, m: _over_runs({seed: of(run) for seed, run in gains(s, m).items()})
 
     def harmed(reference: str) -> Column:
-        """Share of each run's sites that are worse than under the reference."""
+        """Return the share of each run's sites that are worse than under the reference."""
 
         def entry(setting: str, method: str) -> str:
-            if method == reference:
-                return DASH
-            every = {
-                s: harm(comparison, setting, method, reference, seeds=[s])[0].lower_share
-                for s in comparison.seeds
-            }
-            known = {seed: share for seed, share in every.items() if share is not None}
-            return _over_runs(known, share=True)
+            pairs = {} if method == reference else pairs_by_seed(setting, method, reference)
+            worse = {seed: tally(of, MARGIN).lower / len(of) for seed, of in pairs.items()}
+            return _over_runs(worse, share=True)
 
         return entry
 
@@ -173,7 +172,7 @@ def gains_table(comparison: ComparisonRecord) -> Table | None:
 
 
 def _over_runs(by_run: Mapping[int, float], *, share: bool = False) -> str:
-    """Return the mean over runs with its interval, in points; in percent where it is a share."""
+    """Return the mean over runs with its t-interval, in points; a share in percent."""
     mean = paired_difference(by_run, dict.fromkeys(by_run, 0.0))
     if mean is None:
         return DASH
@@ -185,7 +184,7 @@ def _over_runs(by_run: Mapping[int, float], *, share: bool = False) -> str:
 
 
 def harm_table(comparison: ComparisonRecord, reference: str) -> Table:
-    """Sites worse and better than under a reference method, at two rounds, and by labels."""
+    """Return the share of sites worse and better than under a reference, at two rounds."""
 
     def of(which: str, column: str, group: int = 0) -> Column:
         def entry(setting: str, method: str) -> str:
@@ -225,19 +224,14 @@ def harm(
     method: str,
     reference: str,
     column: str = SITE_SELECTED,
-    seeds: Sequence[int] | None = None,
 ) -> tuple[Tally, ...]:
-    """Count sites against a reference method: all of them, then each of `LABEL_GROUPS`.
+    """Count the sites that are worse and better than under a reference method.
 
-    column: of sites.csv, at which round both stand. seeds: of these runs; None: of all.
+    column: of sites.csv, at which round the accuracies are.
+
+    Returns counts over all sites and seeds, then over those of each of `LABEL_GROUPS`.
     """
-    groups = by_labels(comparison.site_pairs(setting, method, reference, column, seeds))
-    return (tally(chain(*groups), MARGIN), *(tally(group, MARGIN) for group in groups))
-
-
-def by_labels(pairs: Iterable[tuple[float, float, float]]) -> list[list[tuple[float, float]]]:
-    """Return the accuracies of `ComparisonRecord.site_pairs` for each of `LABEL_GROUPS`."""
-    groups: list[list[tuple[float, float]]] = [[] for _ in LABEL_GROUPS]
-    for mu, ours, theirs in pairs:
-        groups[label_group(mu)].append((ours, theirs))
-    return groups
+    pairs = comparison.site_pairs(setting, method, reference, column)
+    groups = pairs["mu"].map(label_group)
+    of_groups = (pairs[groups == number] for number in range(len(LABEL_GROUPS)))
+    return tuple(tally(of, MARGIN) for of in (pairs, *of_groups))

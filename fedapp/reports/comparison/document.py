@@ -1,7 +1,7 @@
 """The report of a comparison: tables.md, tables.html and figures/*.png, made from its files.
 
-`fedapp report OUT` makes it anew, at any time, of what is there; what is missing
-is said first.
+`fedapp report OUT` can make it at any time, of the cells that have run; the report begins with what
+is missing.
 """
 
 import re
@@ -23,7 +23,6 @@ from fedapp.reports.comparison.figures import (
     harm_figure,
     png,
     sweep_figure,
-    variance_bars,
 )
 from fedapp.reports.comparison.paper import PaperNumbers, read_printed
 from fedapp.reports.comparison.record import LAST, ComparisonRecord, read_comparison
@@ -44,17 +43,24 @@ from fedapp.reports.comparison.tables import (
 from fedapp.reports.layout import ImageFile, Section, Table, html_page, to_markdown
 
 MOST_NAMED = 12
-"""Methods of a setting with missing cells that are named; more are counted."""
+"""Number of places with missing cells that are named; further ones are counted."""
 REFERENCES = ("um_pfssl_mi_labels", "um_pfssl_mi", "um_pfssl")
-"""What the others are compared with: the first of these that is there, else the first method."""
+"""The reference method is the first of these presets that was run, else the first method."""
 
 
 def write_report(out: Path, reference: str = "") -> list[Path]:
-    """Write the report of the comparison in `out`; return the files, the tables first.
+    """Write the report of the comparison in the folder `out`.
 
-    reference: the method that the others are compared with; empty: the grid's, else as `REFERENCES`
-    says.
-    Raises RunError where `out` holds no comparison or a damaged one, or there is no such method.
+    Args:
+        out: the comparison's folder.
+        reference: the method that the others are compared with; empty: the one that the grid names,
+            else as `REFERENCES` says.
+
+    Returns:
+        The files that were written, the tables first.
+
+    Raises:
+        RunError: `out` holds no comparison or a damaged one, or there is no such method.
     """
     comparison = read_comparison(out)
     reference = reference or comparison.reference
@@ -93,7 +99,7 @@ def _sections(
     pictures: dict[str, list[ImageFile]],
 ) -> list[Section]:
     sections = [Section("What was compared", facts(comparison))]
-    if not comparison.cells:
+    if comparison.results.empty:
         return sections
     several = len(comparison.methods) > 1
     gains = gains_table(comparison)
@@ -116,7 +122,7 @@ def _sections(
 
 
 def _accuracy(comparison: ComparisonRecord, numbers: PaperNumbers) -> list[Table]:
-    """Return the tables of accuracy; those of a sweep over all settings are its section's."""
+    """Return the tables of accuracy. A sweep over all settings has a section of its own instead."""
     tables = [paper_table(comparison, numbers)]
     given = [sweep.settings for sweep in sweeps(comparison) if sweep.of_the_data]
     if set(comparison.settings) not in given:
@@ -139,7 +145,7 @@ def _swept(comparison: ComparisonRecord, numbers: PaperNumbers) -> list[Table]:
 def _figures(
     comparison: ComparisonRecord, numbers: PaperNumbers
 ) -> Iterator[tuple[str, ImageFile, Figure]]:
-    """Yield every figure that there is data for, and the section it belongs to."""
+    """Yield each figure that there are data for, with the section it belongs to."""
     over_seeds = (
         "Mean over seeds; a band, drawn where there are few methods, is one sample standard "
         "deviation over seeds."
@@ -170,12 +176,6 @@ def _figures(
             "each way, then logarithmic."
         )
         yield HARM, _picture("harm", "Sites worse and better than alone", caption), figure
-    if figure := variance_bars(comparison):
-        caption = (
-            "Variance of test accuracy over sites at the selected round: mean over seeds, the line "
-            "one sample standard deviation over seeds. Shorter is fairer."
-        )
-        yield FAIRNESS, _picture("variance", "Variance over sites", caption), figure
     if figure := error_curves(comparison):
         yield (
             COST,
@@ -193,7 +193,7 @@ def _figures(
 
 
 def _picture(name: str, title: str, caption: str) -> ImageFile:
-    """Name a figure's file after what it shows, in letters that every file system and URL takes."""
+    """Return a figure's description; its file name has only letters that are safe in URLs."""
     return ImageFile(f"figures/{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.png", title, caption)
 
 
@@ -203,19 +203,15 @@ def _reference(comparison: ComparisonRecord) -> str:
 
 
 def facts(comparison: ComparisonRecord) -> list[str]:
-    """Return what stands at the head of a report, a paragraph each."""
+    """Return the paragraphs at the head of a report: size, missing cells, names, doubts."""
     return [_size(comparison), *_missing(comparison), *_names(comparison), *_doubts(comparison)]
 
 
 def _size(comparison: ComparisonRecord) -> str:
-    cells = comparison.cells.values()
+    cells = comparison.results
     planned = len(comparison.settings) * len(comparison.methods) * len(comparison.seeds)
-    sized = {
-        f"{cell.dataset}: {sites:g} sites, {rounds:g} rounds"
-        for cell in cells
-        if (sites := cell.numbers["sites"]) is not None
-        and (rounds := cell.numbers["rounds"]) is not None
-    }
+    known = cells[["dataset", "sites", "rounds"]].dropna().drop_duplicates()
+    sized = {f"{data}: {sites:g} sites, {rounds:g} rounds" for data, sites, rounds in known.values}
     counts = (
         f"Methods: {len(comparison.methods)}; settings: {len(comparison.settings)}; seeds: "
         f"{', '.join(map(str, comparison.seeds))}. {len(cells)} of {planned} cells have a result."
@@ -253,7 +249,8 @@ def _names(comparison: ComparisonRecord) -> Iterator[str]:
 
 
 def _doubts(comparison: ComparisonRecord) -> Iterator[str]:
-    last = {key[0] for key, cell in comparison.cells.items() if cell.selected_by == LAST}
+    cells = comparison.results
+    last = set(cells.index.get_level_values("setting")[cells["selected_by"] == LAST])
     if comparison.judged == "last":
         yield (
             "Every run is judged at its last round: wherever a table or a figure says selected, it "
@@ -262,7 +259,7 @@ def _doubts(comparison: ComparisonRecord) -> Iterator[str]:
     elif last:
         places = "; ".join(setting for setting in comparison.settings if setting in last)
         yield f"There are no validation images in {places}: the selected round is the last one."
-    codes = sorted({cell.code for cell in comparison.cells.values() if cell.code})
+    codes = sorted(set(cells["code"]) - {""})
     if len(codes) > 1:
         yield (
             f"The cells were run by {len(codes)} versions of the code ({', '.join(codes)}): "

@@ -1,10 +1,11 @@
-"""Figures of a comparison: curves, variance over sites, harm, sweeps, mistakes; their style.
+"""Figures of a comparison (curves, harm, sweeps, mistakes) and their common style.
 
-Every function returns a Matplotlib figure and draws nothing on a screen; `png` makes the file.
+Every function returns a Matplotlib figure, or None where there are no data for it; `png` makes the
+file. Nothing is drawn on a screen.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import exp, log
 
@@ -13,7 +14,6 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import AbstractPathEffect, withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
@@ -26,7 +26,6 @@ from fedapp.reports.comparison.record import (
     SELECTED,
     WORST_DECILE,
     ComparisonRecord,
-    RoundResult,
 )
 from fedapp.reports.comparison.style import Look, featured
 from fedapp.reports.comparison.sweep import Sweep, looks_of_lines
@@ -49,47 +48,44 @@ STYLE = {
     "savefig.dpi": 150,
     "text.parse_math": False,  # a name with $ in it is no formula
 }
-"""Of every figure: 150 dots an inch, 7 to 10 inches wide, so that 10 points can be read."""
+"""Style of every figure: 150 dots an inch, 7 to 10 inches wide, so that 10 points can be read."""
 
-HATCHES = {"-": "", "--": "///", ":": "...", "-.": "xxx"}
-"""A bar's hatching for a curve's line."""
 MARKERS = "os^DvP*X"
-"""Of lines that cross: they stay apart in grey too."""
+"""Markers of lines that cross, so that they can be told apart without colours."""
 PANEL_COLUMNS = 2
 WIDTH_ONE, WIDTH_MORE = 7.0, 10.0
 LEGEND_ROW = 0.22
-"""Inches."""
+"""Height of a row of the legend, in inches."""
 MOST_BANDS = 8
-"""Lines of a panel that have their spread drawn; the bands of more hide each other."""
+"""With more lines than this a panel has no bands, which would hide each other."""
 
 MOST_PANELS = 4
-"""Confusion matrices of one setting."""
+"""Number of confusion matrices of one setting."""
 MOST_LINES = 8
-"""Methods in the figure of harm; the lines of more hide each other."""
+"""Number of methods in the figure of harm; more lines would hide each other."""
 _MARKS = 8
-"""Markers on a line."""
-_EVEN = 5
-"""Points each way in which the axis of differences is even; beyond it is logarithmic."""
+"""Number of markers on a line."""
+_LINEAR = 5
+"""The axis of differences is linear up to this many points each way, then logarithmic."""
 _TICKS = (-50, -20, -10, -5, -1, 0, 1, 5, 10, 20, 50)
-_REACH, _MOST_REACH = 0.5, 0.1
-"""How far apart the points of one value may stand: of the least gap between two values, and of the
-whole axis."""
+_MOST_OF_GAP, _MOST_OF_AXIS = 0.5, 0.1
+"""How far the points of one value may be apart: as a share of the least gap between two values, and
+of the whole axis."""
 WORDS = {
     "labels": "mean share of labelled training images",
     "shift": "strength of the feature shift between sites",
     "sites": "sites",
     "images": "images of all sites together",
 }
-"""What a parameter of the data is called on an axis."""
+"""Label of the axis of each parameter of the data."""
 
 styled = matplotlib.style.context(STYLE, after_reset=True)
-"""Has a function draw in the project's style, whatever the caller's is."""
-Curve = Callable[[RoundResult], float | None]
+"""Decorator: the function draws in the project's style, whatever the caller's style is."""
 
 
 @styled
 def png(figure: Figure) -> bytes:
-    """Return a figure as a PNG file. The same figure gives the same bytes."""
+    """Return a figure as the bytes of a PNG file. The same figure gives the same bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
@@ -97,19 +93,18 @@ def png(figure: Figure) -> bytes:
 
 @styled
 def accuracy_curves(comparison: ComparisonRecord) -> Figure | None:
-    """Mean test accuracy over sites per round (Figs. 4, 5); None without rounds."""
-    label = "mean test accuracy over sites, %"
-    return _curves(comparison, lambda row: row.mean_test_accuracy, label)
+    """Draw mean test accuracy over sites by round (Figs. 4, 5); None without rounds."""
+    return _curves(comparison, "mean_test_accuracy", "mean test accuracy over sites, %")
 
 
 @styled
 def error_curves(comparison: ComparisonRecord) -> Figure | None:
-    """Share of wrong pseudo-labels per round (Fig. 8); None where no method makes any."""
-    return _curves(comparison, lambda row: row.pseudo_label_error, "wrong pseudo-labels, %")
+    """Draw the share of wrong pseudo-labels by round (Fig. 8); None where no method makes any."""
+    return _curves(comparison, "pseudo_label_error", "wrong pseudo-labels, %")
 
 
 def panels(count: int, height: float, *, share_y: bool = False) -> tuple[Figure, list[Axes]]:
-    """Return a figure of the project's style with `count` panels, `height` inches each."""
+    """Return a figure with `count` panels of `height` inches each, and the panels."""
     columns = min(count, PANEL_COLUMNS)
     rows = -(-count // columns)
     figure = Figure(figsize=(WIDTH_ONE if columns == 1 else WIDTH_MORE, height * rows))
@@ -120,21 +115,21 @@ def panels(count: int, height: float, *, share_y: bool = False) -> tuple[Figure,
     return figure, every[:count]
 
 
-def _curves(comparison: ComparisonRecord, value: Curve, label: str) -> Figure | None:
-    """Draw one panel per setting, one line per method, with a band of one sd over seeds.
+def _curves(comparison: ComparisonRecord, column: str, label: str) -> Figure | None:
+    """Draw a column of rounds.csv: a panel per setting, a line per method, a band of one sd.
 
-    Panels of more than `MOST_BANDS` lines have no bands: the tables have every spread.
+    Panels with more than `MOST_BANDS` lines have no bands; the tables have all standard deviations.
     """
     shown: dict[str, dict[str, dict[int, Mean]]] = {}
     for setting in comparison.settings:
         for method in comparison.methods:
-            if line := _line(comparison, setting, method, value):
+            if line := _line(comparison, setting, method, column):
                 shown.setdefault(setting, {})[method] = line
     if not shown:
         return None
     names = comparison.looks
-    datasets = {cell.dataset for cell in comparison.cells.values()}
-    figure, every = panels(len(shown), 3.6, share_y=len(datasets) == 1)
+    one_data_set = comparison.results["dataset"].nunique() == 1
+    figure, every = panels(len(shown), 3.6, share_y=one_data_set)
     for axes, (setting, lines) in zip(every, shown.items(), strict=True):
         for method, line in lines.items():
             _draw_line(axes, names[method], line, len(lines) <= MOST_BANDS)
@@ -147,14 +142,10 @@ def _curves(comparison: ComparisonRecord, value: Curve, label: str) -> Figure | 
     return figure
 
 
-def _line(comparison: ComparisonRecord, setting: str, method: str, value: Curve) -> dict[int, Mean]:
-    """Return round -> mean over the seeds that measured it."""
-    by_round: dict[int, list[float]] = {}
-    for seed in comparison.seeds:
-        for row in comparison.rounds.get((setting, method, seed), ()):
-            if (number := value(row)) is not None:
-                by_round.setdefault(row.round, []).append(100 * number)
-    means = {number: mean_sd(values) for number, values in sorted(by_round.items())}
+def _line(comparison: ComparisonRecord, setting: str, method: str, column: str) -> dict[int, Mean]:
+    """Return mean and sd in percent by round, over the seeds that measured it."""
+    values = 100 * comparison.rows("rounds", setting, method)[column].dropna()
+    means = {number: mean_sd(of.tolist()) for number, of in values.groupby(level="round")}
     return {number: mean for number, mean in means.items() if mean}
 
 
@@ -169,49 +160,8 @@ def _draw_line(axes: Axes, look: Look, line: Mapping[int, Mean], band: bool) -> 
         axes.fill_between(rounds, low, high, color=look.colour, alpha=0.13, linewidth=0)
 
 
-@styled
-def variance_bars(comparison: ComparisonRecord) -> Figure | None:
-    """Variance of test accuracy over sites, mean and sd over seeds (Fig. 6); None if unmeasured."""
-    found: dict[str, dict[str, Mean]] = {}
-    for setting in comparison.settings:
-        for method in comparison.methods:
-            stds = comparison.by_seed(setting, method, "selected_std").values()
-            if mean := mean_sd((100 * std) ** 2 for std in stds):
-                found.setdefault(setting, {})[method] = mean
-    if not found:
-        return None
-    names = comparison.looks
-    shown = [m for m in comparison.methods if any(m in bars for bars in found.values())]
-    figure, every = panels(len(found), 1.1 + 0.27 * len(shown), share_y=True)
-    for axes in every[1:]:
-        axes.sharex(every[0])
-    for axes, (setting, bars) in zip(every, found.items(), strict=True):
-        for place, method in enumerate(shown):
-            if mean := bars.get(method):
-                look = names[method]
-                drawn = axes.barh(place, mean.value, height=0.7, linewidth=0, color=look.colour)
-                for bar in drawn:
-                    bar.set(hatch=HATCHES[look.line], edgecolor="white")
-                if mean.sd is not None:
-                    _whisker(axes, mean, place)
-        axes.set(title=setting, xlabel="variance over sites, squared points")
-        axes.grid(visible=False, axis="y")
-    every[0].set_xlim(0, None)  # of all, now that all is drawn: limits once set are not widened
-    every[0].set_yticks(range(len(shown)), [names[m].label for m in shown])
-    every[0].invert_yaxis()
-    return figure
-
-
-def _whisker(axes: Axes, mean: Mean, place: int) -> None:
-    """Draw one sd each way, with a white rim that keeps it apart from a dark bar."""
-    rim: list[AbstractPathEffect] = [withStroke(linewidth=3, foreground="white")]
-    line = axes.errorbar(mean.value, place, xerr=mean.sd, color="#222222", capsize=2.5, lw=1.1)
-    for part in line.get_children():
-        part.set_path_effects(rim)
-
-
 def lines_of(every: Sequence[Axes]) -> dict[str, Artist]:
-    """Return every named line of some panels, once, by its name."""
+    """Return the named lines of some panels by name, each once."""
     named: dict[str, Artist] = {}
     for axes in every:
         handles, labels = axes.get_legend_handles_labels()
@@ -220,7 +170,7 @@ def lines_of(every: Sequence[Axes]) -> dict[str, Artist]:
 
 
 def legend(figure: Figure, named: Mapping[str, Artist], columns: int = 4) -> None:
-    """Name every line once, below the panels, where it covers nothing."""
+    """Put a legend of these lines below the panels, where it covers nothing."""
     columns = min(len(named), columns if figure.get_figwidth() >= WIDTH_MORE else columns - 1)
     rows = -(-len(named) // columns)
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW * rows)
@@ -229,9 +179,10 @@ def legend(figure: Figure, named: Mapping[str, Artist], columns: int = 4) -> Non
 
 @styled
 def harm_figure(comparison: ComparisonRecord, methods: Sequence[str]) -> Figure | None:
-    """Every site's difference from training alone, sorted, one line a method; None without any.
+    """Draw the sorted differences of all sites from training alone: a line for each method.
 
-    methods: those to draw; the first `MOST_LINES` but local_only itself. One panel a setting.
+    methods: the first `MOST_LINES` of these are drawn, without local_only itself. None where no
+    method trains alone.
     """
     alone = comparison.method(ALONE)
     shown = [method for method in methods if method != alone][:MOST_LINES]
@@ -253,7 +204,7 @@ def harm_figure(comparison: ComparisonRecord, methods: Sequence[str]) -> Figure 
                 _draw(axes, names[method], lines[method], place)
         axes.set(title=setting, xlabel="sites, %, from the most harmed", xlim=(0, 100))
         # A site without labels gains 80 points; what is near zero must be seen beside it.
-        axes.set_yscale("symlog", linthresh=_EVEN, linscale=1.5)
+        axes.set_yscale("symlog", linthresh=_LINEAR, linscale=1.5)
         axes.set_yticks(_TICKS, [f"{tick:+d}" if tick else "0" for tick in _TICKS])
         axes.set_yticks([], minor=True)
     for axes in every[::PANEL_COLUMNS]:
@@ -265,17 +216,17 @@ def harm_figure(comparison: ComparisonRecord, methods: Sequence[str]) -> Figure 
 def _differences(
     comparison: ComparisonRecord, setting: str, methods: Sequence[str], alone: str
 ) -> dict[str, list[float]]:
-    """Return method -> differences in points, ascending, of the sites of all seeds."""
-    found = {}
-    for method in methods:
-        pairs = comparison.site_pairs(setting, method, alone)
-        if pairs:
-            found[method] = sorted(100 * (ours - their) for _, ours, their in pairs)
-    return found
+    """Return each method's differences in points, ascending, over the sites of all seeds."""
+    pairs = {method: comparison.site_pairs(setting, method, alone) for method in methods}
+    return {
+        method: sorted((100 * (of["ours"] - of["theirs"])).tolist())
+        for method, of in pairs.items()
+        if len(of)
+    }
 
 
 def _draw(axes: Axes, look: Look, differences: Sequence[float], place: int) -> None:
-    """Draw one line; its markers tell it from the others where colours do not."""
+    """Draw one line, with markers that tell it from the others without colours."""
     count = len(differences)
     x = 100 * (np.arange(count) + 0.5) / count
     step = max(count // _MARKS, 1)
@@ -293,7 +244,7 @@ def _draw(axes: Axes, look: Look, differences: Sequence[float], place: int) -> N
 def sweep_figure(
     comparison: ComparisonRecord, sweep: Sweep, numbers: PaperNumbers
 ) -> Figure | None:
-    """Accuracy and relative cost against a parameter's value (Figs. 7, 10, Tables IV, V)."""
+    """Draw accuracy and relative cost over a parameter's values (Figs. 7, 10, Tables IV, V)."""
     figure, (left, right) = panels(2, 3.6)
     shown = looks_of_lines(comparison, sweep)
     for key, line in sweep.lines.items():
@@ -320,7 +271,7 @@ def sweep_figure(
 
 @styled
 def data_figure(comparison: ComparisonRecord, sweep: Sweep) -> Figure | None:
-    """Accuracy against what the data are like, one line a method: of all sites, and of the worst.
+    """Draw accuracy over a parameter of the data: of all sites, and of the worst tenth.
 
     Points of one value stand side by side, so that their error bars can be told apart.
     """
@@ -365,17 +316,17 @@ def _paper(axes: Axes, line: Mapping[float, str | None], look: Look, name: str) 
 def _side_by_side(
     values: Sequence[float], ticks: Sequence[float], place: int, lines: int
 ) -> list[float]:
-    """Return where line `place` of `lines` has its points: a little beside the ticks."""
+    """Return the x values of line number `place` of `lines`: a little beside the ticks."""
     there, back = (log, exp) if _logarithmic(ticks) else (float, float)
     marks = [there(tick) for tick in ticks]
     least = min(b - a for a, b in pairwise(marks))
-    reach = min(_REACH * least, _MOST_REACH * (marks[-1] - marks[0]))
+    reach = min(_MOST_OF_GAP * least, _MOST_OF_AXIS * (marks[-1] - marks[0]))
     beside = reach * ((place + 0.5) / lines - 0.5)
     return [back(there(value) + beside) for value in values]
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:
-    """Put a tick at every value; a logarithmic axis where they span more than a decade."""
+    """Put a tick at every value. The axis is logarithmic if the values span a decade or more."""
     if _logarithmic(values):
         axes.set_xscale("log")
     axes.set_xticks(list(values), [f"{value:g}" for value in values])
@@ -387,15 +338,15 @@ def _logarithmic(values: Sequence[float]) -> bool:
 
 
 def confusion(comparison: ComparisonRecord, setting: str, method: str) -> NDArray[np.int64] | None:
-    """Return counts [C, C], true class x predicted class, of the sites' test images.
+    """Return counts [C, C], true class by predicted class, of the sites' test images.
 
-    Summed over sites and seeds, after the last round. None without a test image.
+    They are summed over sites and seeds, after the last round. None where there is no test image.
     Raises RunError where a cell's evaluations.json is damaged.
     """
     total: NDArray[np.int64] | None = None
     tested = "_".join(filter(None, ["test", comparison.answers.get(method)]))
-    for cell in comparison.of(setting, method).values():
-        path = comparison.folder / cell.cell / "evaluations.json"
+    for cell in comparison.rows("results", setting, method)["cell"]:
+        path = comparison.folder / cell / "evaluations.json"
         if not path.is_file():
             continue
         try:
@@ -411,7 +362,7 @@ def confusion(comparison: ComparisonRecord, setting: str, method: str) -> NDArra
 
 @styled
 def confusion_figure(comparison: ComparisonRecord, setting: str) -> Figure | None:
-    """Confusion matrices of some methods in one setting, each row in percent; None without any."""
+    """Draw confusion matrices of some methods in one setting, each row in percent."""
     order = featured(comparison.methods, comparison.presets)
     every = ((method, confusion(comparison, setting, method)) for method in order)
     matrices = [(method, total) for method, total in every if total is not None][:MOST_PANELS]
@@ -427,7 +378,7 @@ def confusion_figure(comparison: ComparisonRecord, setting: str) -> Figure | Non
 
 
 def _matrix(axes: Axes, counts: NDArray[np.int64]) -> None:
-    """Draw each true class as a row of percentages; a class without images stays empty."""
+    """Draw each true class as a row of percentages; a class without images has an empty row."""
     images = counts.sum(axis=1, keepdims=True)
     share = np.divide(100.0 * counts, images, out=np.full(counts.shape, np.nan), where=images > 0)
     axes.imshow(share, cmap="Blues", vmin=0, vmax=100)

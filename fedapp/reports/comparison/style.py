@@ -1,8 +1,9 @@
-"""How a method is shown, the same in every table and figure: name, colour, line.
+"""Name, colour and line of each method, the same in every table and figure.
 
-Colours are told apart by colour-blind readers (Okabe and Ito 2008; Tol 2021). A colour stands for
-the algorithm; the line for what it learns from: solid all images, dashed the labelled ones alone,
-dotted all labels (an upper reference), dash-dotted a part of UM-pFSSL taken away.
+Colour-blind readers can tell the colours apart (Okabe and Ito 2008; Tol 2021). The colour stands
+for the algorithm. The line stands for what it learns from: solid for all images, dashed for
+labelled images only, dotted for images that all have labels (an upper reference), dash-dotted for
+an ablation of UM-pFSSL.
 """
 
 import re
@@ -13,7 +14,7 @@ from itertools import cycle
 from types import MappingProxyType
 
 MIX = "mix"
-"""The paper's ensemble of FixAvg, FixProx and FixBN, of which there is no preset."""
+"""The paper's ensemble of FixAvg, FixProx and FixBN, which is no preset."""
 
 SOLID, DASHED, DOTTED, DASH_DOTTED = "-", "--", ":", "-."
 
@@ -23,9 +24,9 @@ TEAL, PURPLE, INDIGO, FOREST, ROSE = "#44AA99", "#AA4499", "#332288", "#117733",
 BROWN, MAGENTA, UMBER, NAVY = "#661100", "#EE3377", "#994F00", "#004488"
 
 PALETTE = (BLUE, ORANGE, GREEN, WINE, SKY, VERMILION, INDIGO, OLIVE, PINK, GREY)
-"""For what has no colour of its own: methods of others, and classes."""
+"""Colours of methods that have none of their own, and of classes."""
 
-# Dark violet to light green, of even steps in lightness: values of one parameter.
+# Colours for values of one parameter: dark violet to light green, in even steps of lightness.
 _SCALE = ("#440154", "#46327E", "#365C8D", "#277F8E", "#1FA187", "#4AC16D")
 
 
@@ -52,7 +53,7 @@ NAMES: Mapping[str, str] = {
     "um_pfssl_en": "UM-pFSSL EN",
     "um_pfssl_ta": "UM-pFSSL TA",
 }
-"""Our method presets -> the paper's names."""
+"""The paper's name of each method preset."""
 
 _OWN = {
     "local_only": Look("LocalOnly", GREY, DASHED),
@@ -106,7 +107,7 @@ _FEATURED = (
     ),
     *("fedper", "fedavg", MIX, "fixavg", "sage", "fedrod", "local_only"),
 )
-"""Presets that come first where there is room for some only."""
+"""Presets that are shown first where there is not room for all methods."""
 
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
@@ -116,7 +117,7 @@ PARAMETER = re.compile(rf"(?<![\w.])([A-Za-z][\w.]*) ?= ?({_NUMBER})(?![\w.])")
 def parameters(name: str) -> tuple[dict[str, float], str]:
     """Return the parameters that a name gives values to, and the rest of the name.
 
-    "um_pfssl nu=5" -> {"nu": 5.0}, "um_pfssl".
+    For example "um_pfssl nu=5" gives {"nu": 5.0} and "um_pfssl".
     """
     found = {key: float(value) for key, value in PARAMETER.findall(name)}
     rest = PARAMETER.sub(" ", name)
@@ -124,7 +125,7 @@ def parameters(name: str) -> tuple[dict[str, float], str]:
 
 
 def featured(methods: Sequence[str], presets: Mapping[str, str]) -> list[str]:
-    """Return the methods, those of most interest first; presets: as `ComparisonRecord` has them."""
+    """Return the methods, the most interesting ones first. presets: as in `ComparisonRecord`."""
     known = [presets.get(name, name) for name in methods]
     first = [methods[known.index(preset)] for preset in _FEATURED if preset in known]
     return [*first, *(name for name in methods if name not in first)]
@@ -133,11 +134,12 @@ def featured(methods: Sequence[str], presets: Mapping[str, str]) -> list[str]:
 def looks(
     methods: Sequence[str], presets: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Look]:
-    """Return the look of each method, by name; presets: as `ComparisonRecord` has them.
+    """Return how each method is shown, by name. presets: as in `ComparisonRecord`.
 
-    A method of another name than its preset's keeps that name, and takes the preset's colour if it
-    is the only one of it. Methods that are values of a parameter (nu=1, nu=5) get colours in that
-    order; all others the palette's, in the order given.
+    A method whose name differs from its preset's keeps its name; it gets the preset's colour if no
+    other method has the same preset. Methods that are values of a parameter (nu=1, nu=5) get
+    colours of a scale in the order of the values. All others get colours of the palette, in the
+    order given.
     """
     found = {name: _OWN[name] for name in methods if name in _OWN}
     used = Counter(presets.get(name, name) for name in methods)

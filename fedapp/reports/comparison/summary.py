@@ -1,4 +1,4 @@
-"""A comparison on the screen: its short table, and what it can tell and what it cannot see."""
+"""A comparison on the screen: a short table, and which differences are significant, in words."""
 
 from collections.abc import Sequence, Set
 from statistics import fmean
@@ -16,11 +16,14 @@ from fedapp.reports.comparison.record import (
 from fedapp.reports.statistics import Mean, Telling
 
 _RULES = {VALIDATION: "at the round chosen by validation", LAST: "after the last round"}
-"""How a round was selected, in words."""
+"""How the round was chosen, in words."""
 
 
 def in_words(told: Telling) -> str:
-    """Return a sentence for each kind of method; points are of accuracy."""
+    """Return which methods are worse than the best one, and which cannot be told from it.
+
+    Differences are in percentage points of accuracy.
+    """
     if told.runs < 2:
         return f"{told.best} is highest; one seed tells nothing about other seeds."
     if told.reach is None:
@@ -39,13 +42,14 @@ def in_words(told: Telling) -> str:
 
 
 def overview(comparison: ComparisonRecord, by: Metric = "accuracy") -> str:
-    """Return selected test accuracy in %, mean ± sd over seeds, method by setting.
+    """Return a table of test accuracy by method and setting, in percent: mean ± sd over seeds.
 
-    by: another metric in its place, of all sites' test images together.
+    Whichever there are more of, methods or settings, stands in the rows. The number of seeds is
+    added in brackets where some are missing. sd is the sample standard deviation (n - 1), so a
+    single seed has none. Steps and images of each method, means over its cells, stand beside the
+    accuracies, because a method that does more work is not better by its rule alone.
 
-    Where seeds are missing, how many there are is said: "(2)". The longer of the two stands in
-    rows. sd is the sample's, with n - 1; a single seed has none. Beside it stands how much work
-    each method is, mean over its cells: who takes more steps is no better by its rule alone.
+    by: the metric; one other than accuracy is over the test images of all sites together.
     """
     settings, methods = comparison.settings, comparison.methods
     down = len(settings) > len(methods)
@@ -66,7 +70,7 @@ def overview(comparison: ComparisonRecord, by: Metric = "accuracy") -> str:
             else:
                 for line, cell in zip(lines, [words, *work], strict=True):
                     line.append(cell)
-    found_by = {cell.selected_by for cell in comparison.cells.values()}
+    found_by = set(comparison.results["selected_by"])
     rules = [words for rule, words in _RULES.items() if rule in found_by]
     what = (
         "Test accuracy"
@@ -77,7 +81,7 @@ def overview(comparison: ComparisonRecord, by: Metric = "accuracy") -> str:
 
 
 def _work(comparison: ComparisonRecord, method: str, column: str) -> str:
-    """Return a count, mean over a method's cells that have it; a dash without any."""
+    """Return the mean of a count over a method's cells; a dash where none has it."""
     by_setting = (comparison.by_seed(s, method, column) for s in comparison.settings)
     counts = [value for by_seed in by_setting for value in by_seed.values()]
     return count(fmean(counts) if counts else None)
@@ -91,7 +95,10 @@ def _spread(mean: Mean | None, seeds: int) -> str:
 
 
 def aligned(title: str, lines: Sequence[Sequence[str]], left: Set[int] = frozenset({0})) -> str:
-    """Return lines of cells in columns, those in `left` flush left, under a title."""
+    """Return rows of cells as aligned columns under a title.
+
+    left: indices of the columns that are flush left; the others are flush right.
+    """
     widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
     rows = [
         [

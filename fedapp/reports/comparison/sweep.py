@@ -1,4 +1,4 @@
-"""Sweeps: settings or methods whose names are values of one parameter, such as nu=1, nu=5."""
+"""Sweeps: settings or methods whose names give values to one parameter, such as nu=1 and nu=5."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,17 +7,17 @@ from fedapp.reports.comparison.record import ComparisonRecord
 from fedapp.reports.comparison.style import PARAMETER, Look, looks, parameters
 
 _NOT_SWEPT = {"alpha"}
-"""How the images are dealt; the tables have a column for each setting."""
+"""Parameters of the split: the tables have a column for each setting anyway."""
 _OF_THE_DATA = {"labels", "shift", "sites", "images"}
-"""What is given, not chosen: nobody asks what its values cost."""
+"""Parameters of the data, which nobody chooses, so the cost of their values is not shown."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One parameter and its values, ascending.
+    """One parameter, its values in ascending order, and the lines to be drawn over them.
 
-    lines: what else tells points apart, of the setting's and of the method's name (empty where all
-    have the same) -> value of the parameter -> (setting, method).
+    A line is named by the rest of the setting's and of the method's name, without the parameter; a
+    part that is the same for all lines is empty. It maps each value to its (setting, method).
     """
 
     parameter: str
@@ -26,7 +26,7 @@ class Sweep:
 
     @property
     def of_the_data(self) -> bool:
-        """Whether the parameter is no method's: labels, shift, sites, images."""
+        """Whether the parameter belongs to the data and not to a method."""
         return self.parameter in _OF_THE_DATA
 
     @property
@@ -36,7 +36,7 @@ class Sweep:
 
 
 def sweeps(comparison: ComparisonRecord) -> list[Sweep]:
-    """Return every sweep in a comparison, in the order in which the parameters are named."""
+    """Return all sweeps of a comparison, in the order in which their parameters are named."""
     settings, methods = comparison.settings, comparison.methods
     points = {(s, m): parameters(s)[0] | parameters(m)[0] for s in settings for m in methods}
     named = dict.fromkeys(key for given in points.values() for key in given)
@@ -59,7 +59,7 @@ def sweeps(comparison: ComparisonRecord) -> list[Sweep]:
 
 
 def _rest(name: str, parameter: str, every: Sequence[str]) -> str:
-    """Return a name without the parameter; empty where that is the same for all names."""
+    """Return a name without the parameter; empty where the rest is the same for all names."""
     rest = _without(name, parameter)
     return rest if any(_without(other, parameter) != rest for other in every) else ""
 
@@ -70,9 +70,9 @@ def _without(name: str, parameter: str) -> str:
 
 
 def looks_of_lines(comparison: ComparisonRecord, sweep: Sweep) -> dict[tuple[str, str], Look]:
-    """Return the look of each line of a sweep: its method's, where no other line has that method.
+    """Return how each line of a sweep is drawn: as its method, if no other line has that method.
 
-    The label of the only line is empty.
+    The label of a line is empty if it is the only one.
     """
     known = comparison.looks
     labels = {}

@@ -1,15 +1,15 @@
-"""The tables of a comparison but those of differences: accuracy, fairness, cost, sweeps.
+"""Tables of a comparison: accuracy, fairness, cost and sweeps (`differences` has the paired ones).
 
-Accuracy is the selected one wherever nothing else is said: at the round with the best mean accuracy
-on validation images, a choice that sees no test image.
+Unless a title says otherwise, accuracy is at the round with the best mean accuracy on validation
+images, a choice that sees no test image.
 """
 
 from collections.abc import Mapping
 from statistics import fmean
 
 from fedapp.core.formatting import count, duration, percent, points, size
-from fedapp.learn.metrics import LABEL_GROUPS
-from fedapp.reports.comparison.differences import REFERENCES, by_labels, harm
+from fedapp.learn.metrics import LABEL_GROUPS, label_group
+from fedapp.reports.comparison.differences import REFERENCES, harm
 from fedapp.reports.comparison.paper import COST, PaperNumbers
 from fedapp.reports.comparison.record import (
     BEST,
@@ -28,8 +28,8 @@ from fedapp.reports.comparison.style import MIX
 from fedapp.reports.comparison.sweep import Sweep, looks_of_lines
 from fedapp.reports.layout import DASH, Best, Entry, Table
 
-_UNLIKE = "†"
-"""Marks a paper's number that ours is not to be held against; a note says why."""
+_NOT_COMPARABLE = "†"
+"""Marks a paper's number that ours must not be compared with; a note gives the reason."""
 COMMON, TUNED, ALONE = "common", "tuned", "alone"
 _ANSWERS = {COMMON: "average", TUNED: "own", ALONE: "alone"}
 _SHARES = {
@@ -40,9 +40,9 @@ _SHARES = {
     "largest_fall": "Largest fall, points",
     "calibration_error": "Calibration error, %",
 }
-"""Column of results.csv -> what a reader calls it."""
+"""Title of each column of results.csv that holds shares."""
 _WORK = dict(zip(WORK, ("Steps a site", "Images a site"), strict=True))
-"""The same, of counts."""
+"""Title of each column of results.csv that holds counts of work."""
 _FAIRNESS = {
     "selected_std": "Selected: std over sites, points",
     WORST_DECILE: "Selected: worst decile, %",
@@ -50,14 +50,11 @@ _FAIRNESS = {
     "final_worst_decile": "Last round: worst decile, %",
 }
 TITLES = {SELECTED: "Accuracy by {}, %", WORST_DECILE: "Worst tenth of the sites by {}, %"}
-"""Column of results.csv -> the title of its table by value of a parameter."""
+"""Title of the table of values of a parameter, for each column of results.csv that has one."""
 
 
 def summary_table(comparison: ComparisonRecord) -> Table:
-    """Everything that is asked of a method: accuracy, its steadiness, who is harmed, what is sent.
-
-    A row each.
-    """
+    """Return accuracy, stability, harm, models sent and work, by method and setting."""
     references = [found for preset in REFERENCES if (found := comparison.method(preset))]
 
     def worse(reference: str) -> Column:
@@ -100,7 +97,7 @@ def summary_table(comparison: ComparisonRecord) -> Table:
 
 
 def accuracy_table(comparison: ComparisonRecord) -> Table:
-    """Method x setting, the best of each setting in bold."""
+    """Return accuracy by method and setting, with the best of each setting in bold."""
     settings, seeds = comparison.settings, len(comparison.seeds)
     best = {setting: best_of(comparison, setting) for setting in settings}
     entry = _bold(comparison, SELECTED, best)
@@ -120,7 +117,10 @@ def accuracy_table(comparison: ComparisonRecord) -> Table:
 
 
 def value_table(comparison: ComparisonRecord, sweep: Sweep, column: str) -> Table:
-    """Every line's accuracy at every value; column: one of `TITLES`. The best is in bold."""
+    """Return accuracy by line and value of a sweep, with the best of each value in bold.
+
+    column: of results.csv, one of `TITLES`.
+    """
     shown = looks_of_lines(comparison, sweep)
     best = {setting: best_of(comparison, setting, column) for setting in sweep.settings}
     entry = _bold(comparison, column, best)
@@ -152,17 +152,16 @@ def _bold(comparison: ComparisonRecord, column: str, best: Mapping[str, str | No
 
 
 def paper_table(comparison: ComparisonRecord, numbers: PaperNumbers) -> Table:
-    """The three ways to choose a round side by side, and the paper's number beside ours."""
+    """Return accuracy by three ways to choose a round, with the paper's number beside ours."""
     columns: dict[str, Column] = {
         "Seeds": seeds(comparison),
         "Selected on validation": spread(comparison, SELECTED, ran=True),
         "Last round": spread(comparison, FINAL, ran=True),
         "Best test accuracy over rounds": spread(comparison, BEST, ran=True),
     }
-    other = {at: unlike for at in comparison.places if (unlike := numbers.unlike(*at))}
+    unlike = {at: found for at in comparison.places if (found := numbers.unlike(*at))}
     printed = {at: number for at in comparison.places if (number := numbers.find(*at))}
-
-    shown = printed | {at: f"{number} {_UNLIKE}" for at, (number, _) in other.items()}
+    shown = printed | {at: f"{number} {_NOT_COMPARABLE}" for at, (number, _) in unlike.items()}
     less = {
         at: points(best - float(number) / 100)
         for at, number in printed.items()
@@ -178,8 +177,8 @@ def paper_table(comparison: ComparisonRecord, numbers: PaperNumbers) -> Table:
     ]
     if comparison.method(MIX):
         notes.append("Mix is measured once, after the last round: its three columns are one.")
-    reasons = sorted({why for _, why in other.values()})
-    notes += [f"{_UNLIKE} Not comparable: {why}." for why in reasons]
+    reasons = sorted({why for _, why in unlike.values()})
+    notes += [f"{_NOT_COMPARABLE} Not comparable: {why}." for why in reasons]
     if shown:
         notes.append(_sizes(comparison, numbers.sizes))
     elif numbers.asked:
@@ -189,9 +188,9 @@ def paper_table(comparison: ComparisonRecord, numbers: PaperNumbers) -> Table:
 
 
 def answers_table(comparison: ComparisonRecord) -> Table | None:
-    """Accuracy of the average that all share and of the sites' own models, at both rounds.
+    """Return accuracy of the shared average and of the sites' own models, at two rounds.
 
-    None where no method has both.
+    None where no method has both kinds of model.
     """
 
     def by_seed(place: tuple[str, str], answer: str, at: str) -> dict[int, float]:
@@ -235,7 +234,7 @@ def answers_table(comparison: ComparisonRecord) -> Table | None:
 
 
 def fairness_table(comparison: ComparisonRecord) -> Table:
-    """Spread over sites and worst decile, at the selected and at the last round."""
+    """Return spread over sites and worst decile, at the selected and at the last round."""
     columns = {title: spread(comparison, column) for column, title in _FAIRNESS.items()}
     notes = [
         "Mean ± sd over seeds. Selected: at the round selected on validation images. Std: "
@@ -246,13 +245,12 @@ def fairness_table(comparison: ComparisonRecord) -> Table:
 
 
 def label_table(comparison: ComparisonRecord) -> Table:
-    """Mean accuracy of sites with few, some and many labels."""
+    """Return mean accuracy of sites with few, some and many labels."""
 
     def of_group(group: int) -> Column:
         def entry(setting: str, method: str) -> str:
-            found = [
-                ours for ours, _ in by_labels(comparison.site_pairs(setting, method, method))[group]
-            ]
+            sites = comparison.site_pairs(setting, method, method)
+            found = sites["ours"][sites["mu"].map(label_group) == group].tolist()
             return f"{percent(fmean(found))} (n = {len(found)})" if found else DASH
 
         return entry
@@ -268,7 +266,7 @@ def label_table(comparison: ComparisonRecord) -> Table:
 
 
 def cost_table(comparison: ComparisonRecord) -> Table:
-    """What was sent and how long it took, beside the paper's bound; and pseudo-label error."""
+    """Return work, traffic beside the paper's bound, time, and pseudo-label error."""
     columns = {
         "Seeds": seeds(comparison),
         **{title: mean(comparison, column, count) for column, title in _WORK.items()},
@@ -297,7 +295,7 @@ def cost_table(comparison: ComparisonRecord) -> Table:
 
 
 def sweep_table(comparison: ComparisonRecord, sweep: Sweep, numbers: PaperNumbers) -> Table:
-    """Accuracy and cost for each value of a parameter, beside the paper's."""
+    """Return accuracy and cost for each value of a method's parameter, beside the paper's."""
     rows: list[list[Entry]] = []
     shown = looks_of_lines(comparison, sweep)
     for key, line in sweep.lines.items():
@@ -328,7 +326,7 @@ def sweep_table(comparison: ComparisonRecord, sweep: Sweep, numbers: PaperNumber
 def relative_costs(
     comparison: ComparisonRecord, line: Mapping[float, tuple[str, str]]
 ) -> dict[float, float]:
-    """Return value -> models sent, both ways, as a share of the dearest value's; where measured."""
+    """Return models sent, both ways, by value: as a share of the most expensive value's."""
     every = {value: comparison.value(*place, "models") for value, place in line.items()}
     means = {value: mean for value, mean in every.items() if mean is not None}
     dearest = max(means.values(), default=0.0)
@@ -336,7 +334,11 @@ def relative_costs(
 
 
 def best_of(comparison: ComparisonRecord, setting: str, column: str = SELECTED) -> str | None:
-    """Return the method that is printed in bold; None where there are not two to choose from."""
+    """Return the method with the highest mean, to be printed in bold.
+
+    Only methods with the most seeds count, without those that see every label. None where fewer
+    than two remain.
+    """
     measured = {
         method: values
         for method in comparison.methods
@@ -349,7 +351,7 @@ def best_of(comparison: ComparisonRecord, setting: str, column: str = SELECTED) 
 
 
 def _upper_note(comparison: ComparisonRecord) -> list[str]:
-    """Return a note on the methods that see every label; none where no method does."""
+    """Return a note on the methods that see every label, if there are any."""
     upper = [
         comparison.looks[method].label
         for method in comparison.methods
@@ -364,7 +366,7 @@ def _upper_note(comparison: ComparisonRecord) -> list[str]:
 
 
 def _sizes(comparison: ComparisonRecord, theirs: str) -> str:
-    """Say how large the runs were, for the paper's numbers are of runs of another size."""
+    """Return a note on how large our runs and the paper's were."""
     return (
         f"Here: {_range(comparison, 'sites')} sites, {_range(comparison, 'rounds')} rounds. The "
         f"paper: {theirs}. Where the sizes differ, only "
@@ -373,6 +375,6 @@ def _sizes(comparison: ComparisonRecord, theirs: str) -> str:
 
 
 def _range(comparison: ComparisonRecord, column: str) -> str:
-    every = {cell.numbers[column] for cell in comparison.cells.values()}
-    known = sorted(number for number in every if number is not None)
-    return " to ".join(f"{n:g}" for n in sorted({known[0], known[-1]})) if known else "unknown"
+    known = comparison.results[column].dropna()
+    ends = sorted({known.min(), known.max()}) if len(known) else []
+    return " to ".join(f"{n:g}" for n in ends) or "unknown"

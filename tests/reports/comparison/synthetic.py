@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 ONE_ANSWER = ("local_only", "mix")
 """Methods whose sites have one model only."""
-CLASSES = 10
+SITES, ROUNDS, CLASSES = 20, 20, 10
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
@@ -43,6 +43,11 @@ def result(setting: str, method: str, seed: int, selected: float | None, **more:
     """One row of results.csv."""
     row = {"setting": setting, "method": method, "seed": seed, "dataset": "fashion_mnist"}
     return row | {"sites": 20, "rounds": 20, "selected_test_accuracy": selected} | more
+
+
+def runs(setting: str, method: str, *selected: float | None, **more: Any) -> list[Row]:
+    """Rows of results.csv, one for each seed."""
+    return [result(setting, method, seed, value, **more) for seed, value in enumerate(selected)]
 
 
 def site(
@@ -82,91 +87,44 @@ def realistic(
     settings: Sequence[str] = ("alpha=0.5", "alpha=5"),
     methods: Sequence[str] = ("local_only", "fixavg", "um_pfssl"),
     seeds: Sequence[int] = (0, 1, 2),
-    *,
-    sites: int = 20,
-    rounds: int = 20,
     **plan: Any,
 ) -> ComparisonRecord:
     """A whole comparison: curves that rise and settle, sites of few and many labels."""
-    tables: dict[str, list[Row]] = {"results": [], "sites": [], "rounds": []}
+    results, sites, rounds = list[Row](), list[Row](), list[Row]()
     for i, setting in enumerate(settings):
         for j, method in enumerate(methods):
             for seed in seeds:
-                draw = np.random.default_rng((7, i, j, seed))
-                split = np.random.default_rng((8, i, seed))
+                draw, split = np.random.default_rng((7, i, j, seed)), np.random.default_rng((8, i))
                 level = 0.66 + 0.1 * np.sin(j) * j / (j + 3) + 0.03 * i + draw.normal(0, 0.008)
-                models = 0 if method == "local_only" else 600 // (2 + i + j)
-                key, draws = (setting, method, seed), (draw, split)
-                found = _cell(out, key, draws, level, models, sites, rounds)
-                for name, rows in found.items():
-                    tables[name] += rows
-    return written(out, tables["results"], tables["sites"], tables["rounds"], **plan)
-
-
-def _cell(
-    out: Path,
-    key: tuple[str, str, int],
-    draws: tuple[np.random.Generator, np.random.Generator],
-    level: float,
-    models: int,
-    sites: int,
-    rounds: int,
-) -> dict[str, list[Row]]:
-    draw, split = draws
-    names = dict(zip(("setting", "method", "seed"), key, strict=True))
-    every_label, alone = key[1].endswith("_sl"), key[1] == "local_only"
-    curve = level - 0.3 * np.exp(-np.arange(rounds + 1) / (rounds / 5))
-    curve += draw.normal(0, 0.006, rounds + 1)
-    curve[0] = 0.4
-    spread = 0.23 if alone else 0.12
-    mus, counts = split.beta(0.5, 0.5, sites), split.integers(50, 900, sites)
-    accuracies = np.clip(
-        level + spread * (mus - mus.mean()) + draw.normal(0, 0.05, sites), 0.02, 0.99
-    )
-    error = 0.95 - curve + draw.normal(0, 0.01, rounds + 1)
-    silent = alone or every_label
-    folder = "cells/" + "-".join(re.sub(r"\W", "_", str(part)) for part in key)
-    best = int(curve.argmax())
-    result_row = names | {
-        **{"dataset": "fashion_mnist", "alpha": 0.5, "sites": sites, "rounds": rounds},
-        **{"best_test_accuracy": curve[best], "best_round": best},
-        **{"final_test_accuracy": curve[-1], "selected_test_accuracy": level - 0.004},
-        **{"selected_round": rounds - 1, "selected_std": accuracies.std()},
-        "selected_by": "validation",
-        "selected_worst_decile": np.sort(accuracies)[: max(sites // 10, 1)].mean(),
-        **{"last5_test_accuracy": curve[-5:].mean(), "calibration_error": draw.uniform(0.02, 0.1)},
-        "largest_fall": max(0.0, *(curve[1:-1] - curve[2:])),
-        **({} if key[1] in ONE_ANSWER else _answers(level, draw)),
-        "pseudo_label_error": "" if silent else error[-1],
-        **{"models_down": models, "models_up": models // 3},
-        **{
-            "bytes_down": models * 422_000,
-            "bytes_up": models * 141_000,
-            "bytes_evaluation": 4_000_000,
-        },
-        **{"cost_bound_models": 485 if key[1].startswith("um_") else "", "wall_seconds": 260},
-        **{
-            "manifest": ("b" if every_label else "a") * 64,
-            "code": "0123456789abcdef",
-            "cell": folder,
-        },
-    }
-    site_rows = [
-        names
-        | {"site": n, "mu": 1.0 if every_label else mus[n], "train": counts[n]}
-        | {"labelled": counts[n] if every_label else int(mus[n] * counts[n])}
-        | {"test": counts[n] // 4, "selected_accuracy": accuracies[n]}
-        | {"final_accuracy": accuracies[n] - 0.01}
-        for n in range(sites)
-    ]
-    round_rows = [
-        names
-        | {"round": n, "mean_test_accuracy": curve[n]}
-        | {"pseudo_label_error": "" if silent or n == 0 else error[n]}
-        for n in range(rounds + 1)
-    ]
-    _evaluations(out / folder, draw, level, sites)
-    return {"results": [result_row], "sites": site_rows, "rounds": round_rows}
+                curve = level - 0.3 * np.exp(-np.arange(ROUNDS + 1) / 4)
+                curve += draw.normal(0, 0.006, ROUNDS + 1)
+                key = {"setting": setting, "method": method, "seed": seed}
+                teaches = method != "local_only"
+                error = [0.95 - a if teaches and n else "" for n, a in enumerate(curve)]
+                mus, counts = split.beta(0.5, 0.5, SITES), split.integers(50, 900, SITES)
+                own = np.clip(level + 0.12 * mus + draw.normal(0, 0.05, SITES), 0.02, 0.99)
+                cell = "cells/" + re.sub(r"\W", "_", f"{setting}-{method}-{seed}")
+                more = {} if method in ONE_ANSWER else _answers(level, draw)
+                more |= {
+                    "alpha": 0.5, "best_test_accuracy": curve.max(), "selected_by": "validation",
+                    "final_test_accuracy": curve[-1], "selected_std": own.std(),
+                    "selected_worst_decile": np.sort(own)[:2].mean(), "calibration_error": 0.05,
+                    "last5_test_accuracy": curve[-5:].mean(), "largest_fall": 0.01,
+                    "pseudo_label_error": error[-1], "models_down": teaches * 600 // (2 + i + j),
+                    "models_up": 99, "bytes_down": 422_000, "bytes_up": 141_000,
+                    "wall_seconds": 260,
+                    "manifest": "a" * 64, "code": "0123456789abcdef", "cell": cell,
+                }  # fmt: skip
+                results.append(result(setting, method, seed, level - 0.004, **more))
+                for n, (mu, count) in enumerate(zip(mus, counts.tolist(), strict=True)):
+                    images = {"mu": mu, "train": count, "labelled": int(mu * count), "test": 9}
+                    final = {"final_accuracy": own[n] - 0.01}
+                    sites.append(site(setting, method, seed, n, own[n], **images, **final))
+                for n, value in enumerate(curve):
+                    row = {"mean_test_accuracy": value, "pseudo_label_error": error[n]}
+                    rounds.append(key | {"round": n} | row)
+                _evaluations(out / cell, draw, level)
+    return written(out, results, sites, rounds, **plan)
 
 
 def _answers(level: float, draw: np.random.Generator) -> Row:
@@ -177,12 +135,9 @@ def _answers(level: float, draw: np.random.Generator) -> Row:
     }
 
 
-def _evaluations(folder: Path, draw: np.random.Generator, level: float, sites: int) -> None:
+def _evaluations(folder: Path, draw: np.random.Generator, level: float) -> None:
     shares = np.full((CLASSES, CLASSES), (1 - level) / (CLASSES - 1))
     np.fill_diagonal(shares, level)
-    plain = {
-        str(n): {"test": {"confusion": [draw.multinomial(30, row).tolist() for row in shares]}}
-        for n in range(sites)
-    }
+    counts = [draw.multinomial(30, row).tolist() for row in shares]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "evaluations.json").write_text(json.dumps(plain), encoding="utf-8")
+    (folder / "evaluations.json").write_text(json.dumps({"0": {"test": {"confusion": counts}}}))

@@ -110,6 +110,10 @@ def test_a_sweep_is_found_as_settings_and_as_methods(tmp_path, table):
     }
     values = [setting for setting, metric in rows if metric == "best_test_acc"]
     assert len(values) == 5
+    other = comparison(
+        tmp_path, ["alpha=5"], values, paper={"table": table, "dataset": "FashionMNIST"}
+    )
+    assert PaperNumbers(other, PRINTED).find("alpha=5", values[0]) is None  # the table has 0.5
     paper = {"table": table, "dataset": "FashionMNIST"}
     behind = {"paper": {"base": paper}, "presets": dict.fromkeys(values, "um_pfssl")}
     cases = [
@@ -123,12 +127,6 @@ def test_a_sweep_is_found_as_settings_and_as_methods(tmp_path, table):
             place = setting.format(value), method.format(value)
             assert numbers.find(*place) == rows[value, "best_test_acc"]
             assert numbers.find(*place, COST) == rows[value, "relative_cost_percent"]
-
-
-def test_another_alpha_has_no_number_in_a_sweep_at_one_half(tmp_path):
-    paper = {"table": "IV", "dataset": "FashionMNIST"}
-    made = comparison(tmp_path, ["alpha=5"], ["nu=5"], paper=paper)
-    assert PaperNumbers(made, PRINTED).find("alpha=5", "nu=5") is None
 
 
 def test_alpha_is_read_off_the_runs_where_the_name_does_not_say_it(tmp_path):
@@ -165,14 +163,9 @@ def test_tables_may_differ_by_setting(tmp_path):
 )
 def test_what_the_paper_does_not_have_is_none(tmp_path, paper, dataset, method):
     made = comparison(tmp_path, ["alpha=0.5"], [method], dataset, paper=paper)
-    assert PaperNumbers(made, PRINTED).find("alpha=0.5", method) is None
-
-
-def test_no_table_asked_for():
-    numbers = PaperNumbers(
-        ComparisonRecord(Path(), "", ["a"], ["b"], [0], {}, {}, {}, paper={"a": None}), PRINTED
-    )
-    assert not numbers.asked
+    numbers = PaperNumbers(made, PRINTED)
+    assert numbers.find("alpha=0.5", method) is None
+    assert numbers.asked == bool(paper and "table" in paper)
 
 
 # --- names that are values ------------------------------------------------------------------------
@@ -195,86 +188,81 @@ def test_the_parameters_that_a_name_gives(name, values, rest):
     assert parameters(name) == (values, rest)
 
 
-def test_a_sweep_over_settings_has_a_line_per_method(tmp_path):
-    made = comparison(tmp_path, ["nu=10", "nu=1"], ["um_pfssl", "um_pfssl_mi"])
-    (found,) = sweeps(made)
-    assert (found.parameter, list(found.values)) == ("nu", [1.0, 10.0])
-    assert found.lines["", "um_pfssl"] == {10.0: ("nu=10", "um_pfssl"), 1.0: ("nu=1", "um_pfssl")}
-    assert list(found.lines) == [("", "um_pfssl"), ("", "um_pfssl_mi")]
+@pytest.mark.parametrize(
+    ("settings", "methods", "parameter", "lines"),
+    [
+        (["nu=10", "nu=1"], ["um_pfssl", "um_pfssl_mi"], "nu",
+         [("", "um_pfssl"), ("", "um_pfssl_mi")]),
+        (["alpha=0.5", "alpha=5"], ["M=3", "M=5"], "M", [("alpha=0.5", ""), ("alpha=5", "")]),
+        (["base"], ["F=0", "F=30"], "F", [("", "")]),  # one line needs no name
+        (["alpha=0.5", "alpha=5"], ["fixavg"], "", []),  # the split is no parameter
+        (["nu=5"], ["fixavg"], "", []),
+    ],
+)  # fmt: skip
+def test_a_sweep_has_a_line_for_each_other_part_of_the_names(
+    tmp_path, settings, methods, parameter, lines
+):
+    found = sweeps(comparison(tmp_path, settings, methods))
+    assert [one.parameter for one in found] == [parameter] * bool(parameter)
+    for one in found:
+        assert list(one.lines) == lines and list(one.values) == sorted(one.values)
+        for line in one.lines.values():
+            for value, (setting, method) in line.items():
+                assert f"{parameter}={value:g}" in (setting, method)
 
 
-def test_a_sweep_over_methods_has_a_line_per_setting(tmp_path):
-    made = comparison(tmp_path, ["alpha=0.5", "alpha=5"], ["M=3", "M=5"])
-    (found,) = sweeps(made)
-    assert found.parameter == "M"
-    assert list(found.lines) == [("alpha=0.5", ""), ("alpha=5", "")]
+OTHERS_NUMBERS = {
+    ("FedSiam", "5", "mnist"): {
+        ("IID gamma=0.10", "fedsiam_d"): "97.22",
+        ("Non-IID-I gamma=0.10", "fedsiam_d"): "95.61",
+        ("Non-IID-I gamma=0.10", "fedavg"): "88.66",
+        ("IID gamma=0.10", "fedsem"): "96.49",
+        ("IID gamma=0.10", "fedmatch"): None,  # not what the paper describes
+        ("IID gamma=0.10", "um_pfssl"): None,
+    },
+    ("FedUL", "1", "mnist"): {
+        ("IID clients=5 sets=10", "fedul"): "99.22",  # an error of 0.78 %
+        ("IID clients=5 sets=10", "fedavg_tenth"): "98.21",
+        ("Non-IID clients=5 sets=10", "fedul"): "97.02",
+        ("Non-IID clients=5 sets=10", "fedllp_vat"): "76.61",
+        ("IID clients=5 sets=10", "fedavg"): None,
+    },
+    ("FlexProtoFSSL", "1", "cifar10"): {
+        ("IID", "fedavg"): "62.2",  # printed under "IID labelled only"
+        ("IID", "fixavg"): "63.4",
+        ("IID", "protofssl"): "66.3",
+        ("Non-IID alpha=0.01", "flexproto"): "68.1",
+        ("IID", "flexproto_bn"): "71.7",
+        ("Non-IID alpha=0.01", "flexproto_bn_prox"): "71.5",
+        ("Non-IID alpha=0.01", "fedavg"): None,
+        ("IID", "mixmatch_avg"): None,
+        ("IID", "prototypes_alone"): None,  # under another label: not what the paper ran
+    },
+    ("FlexProtoFSSL", "2", "cifar10"): {
+        ("100:440 Non-IID", "fedavg"): "67.5",
+        ("100:440 Non-IID", "fixavg"): "68.6",  # called FixMatch-FedAvg there
+    },
+}
+"""By paper, table and data set: numbers read off the page, by setting and method."""
 
 
-def test_one_line_needs_no_name_and_the_split_is_no_parameter(tmp_path):
-    (found,) = sweeps(comparison(tmp_path / "a", ["base"], ["F=0", "F=30"]))
-    assert list(found.lines) == [("", "")]
-    assert sweeps(comparison(tmp_path / "b", ["alpha=0.5", "alpha=5"], ["fixavg"])) == []
-    assert sweeps(comparison(tmp_path / "c", ["nu=5"], ["fixavg"])) == []
-
-
-@pytest.mark.parametrize(("setting", "method", "value"), [
-    ("IID", "fedsiam_d", "97.22"),
-    ("Non-IID-I", "fedsiam_d", "95.61"),
-    ("Non-IID-I", "fedavg", "88.66"),
-    ("IID", "fedsem", "96.49"),
-    ("IID", "fedmatch", None),  # not what the paper describes
-    ("IID", "um_pfssl", None),
-])  # fmt: skip
-def test_fedsiams_numbers_are_found_by_the_words_of_a_setting(tmp_path, setting, method, value):
-    of = {"paper": "FedSiam", "table": "5", "dataset": "MNIST"}
-    papers = {name: {**of, "setting": f"{name} gamma=0.10"} for name in ("IID", "Non-IID-I")}
-    found = comparison(
-        tmp_path, ["IID", "Non-IID-I"], [method], dataset="mnist", paper={"by_setting": papers}
-    )
-    assert PaperNumbers(found, PRINTED).find(setting, method) == value
-    assert PaperNumbers(found, PRINTED).find(setting, method, COST) is None
-
-
-@pytest.mark.parametrize(("setting", "method", "value"), [
-    ("IID clients=5 sets=10", "fedul", "99.22"),  # an error of 0.78 %
-    ("IID clients=5 sets=10", "fedavg_tenth", "98.21"),
-    ("Non-IID clients=5 sets=10", "fedul", "97.02"),
-    ("Non-IID clients=5 sets=10", "fedllp_vat", "76.61"),
-    ("IID clients=5 sets=10", "fedavg", None),
-])  # fmt: skip
-def test_feduls_errors_are_shown_as_accuracies(tmp_path, setting, method, value):
-    of = {"paper": "FedUL", "table": "1", "dataset": "MNIST"}
-    settings = ["IID clients=5 sets=10", "Non-IID clients=5 sets=10"]
-    found = comparison(tmp_path, settings, [method], dataset="mnist", paper=of)
-    assert PaperNumbers(found, PRINTED).find(setting, method) == value
-
-
-@pytest.mark.parametrize(("setting", "method", "value"), [
-    ("IID", "fedavg", "62.2"),  # printed under "IID labelled only"
-    ("IID", "fixavg", "63.4"),
-    ("IID", "protofssl", "66.3"),
-    ("Non-IID", "flexproto", "68.1"),
-    ("IID", "flexproto_bn", "71.7"),
-    ("Non-IID", "flexproto_bn_prox", "71.5"),
-    ("Non-IID", "fedavg", None),
-    ("IID", "mixmatch_avg", None),
-])  # fmt: skip
-def test_flexprotos_numbers_are_found(tmp_path, setting, method, value):
-    of = {"paper": "FlexProtoFSSL", "table": "1", "dataset": "CIFAR10"}
-    papers = {"IID": of, "Non-IID": {**of, "setting": "Non-IID alpha=0.01"}}
-    found = comparison(
-        tmp_path, ["IID", "Non-IID"], [method], dataset="cifar10", paper={"by_setting": papers}
-    )
-    assert PaperNumbers(found, PRINTED).find(setting, method) == value
-    assert "500 rounds" in PaperNumbers(found, PRINTED).sizes
-
-
-def test_flexprotos_table_2_calls_fixmatch_by_another_name(tmp_path):
-    of = {"paper": "FlexProtoFSSL", "table": "2", "dataset": "CIFAR10"}
-    setting = "100:440 Non-IID"
-    found = comparison(tmp_path, [setting], ["fedavg", "fixavg"], dataset="cifar10", paper=of)
-    numbers = PaperNumbers(found, PRINTED)
-    assert [numbers.find(setting, m) for m in ("fedavg", "fixavg")] == ["67.5", "68.6"]
+@pytest.mark.parametrize(("paper", "table", "dataset"), OTHERS_NUMBERS)
+@pytest.mark.parametrize("named_by", ["itself", "comparison.json"])
+def test_numbers_of_other_papers_are_found_by_the_words_of_a_setting(
+    tmp_path, paper, table, dataset, named_by
+):
+    wanted = OTHERS_NUMBERS[paper, table, dataset]
+    of = {"paper": paper, "table": table, "dataset": dataset}
+    names = {s: s if named_by == "itself" else f"ours {k}" for k, (s, _) in enumerate(wanted)}
+    papers = {ours: {**of, "setting": theirs} for theirs, ours in names.items()}
+    plan = of if named_by == "itself" else {"by_setting": papers}
+    methods = list(dict.fromkeys(method for _, method in wanted))
+    made = comparison(tmp_path, [*papers], methods, dataset, paper=plan,
+                      presets={"prototypes_alone": "flexproto"})  # fmt: skip
+    numbers = PaperNumbers(made, PRINTED)
+    assert {at: numbers.find(names[at[0]], at[1]) for at in wanted} == wanted
+    assert all(numbers.find(names[s], m, COST) is None for s, m in wanted)
+    assert ("500 rounds" in numbers.sizes) == (paper == "FlexProtoFSSL")
 
 
 @pytest.mark.parametrize("sweep", [
@@ -322,10 +310,3 @@ def test_all_rows_of_fedsiams_table_6_are_not_comparable(tmp_path):
     setting = "labels-at-server IID gamma=0.01"
     found = comparison(tmp_path, [setting], ["fedsiam_pi"], dataset="mnist", paper=of)
     assert PaperNumbers(found, PRINTED).unlike(setting, "fedsiam_pi") is None  # other images
-
-
-def test_a_preset_under_another_label_is_not_what_the_paper_ran(tmp_path):
-    of = {"paper": "FlexProtoFSSL", "table": "1", "dataset": "CIFAR10"}
-    plan = {"paper": of, "presets": {"prototypes_alone": "flexproto"}}
-    found = comparison(tmp_path, ["IID"], ["prototypes_alone"], dataset="cifar10", **plan)
-    assert PaperNumbers(found, PRINTED).find("IID", "prototypes_alone") is None

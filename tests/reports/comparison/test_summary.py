@@ -1,13 +1,11 @@
 """What a comparison can tell: by hand, by identities, at the extremes."""
 
-from typing import Any
-
 import pytest
 from scipy.stats import ttest_rel
 
 from fedapp.reports.comparison.summary import in_words, overview
 from fedapp.reports.statistics import by_run, level, telling
-from tests.reports.comparison.synthetic import result, site, written
+from tests.reports.comparison.synthetic import result, runs, site, written
 
 FOUND = {
     "alone": {(0, 0): 0.5, (0, 1): 0.7, (1, 0): 0.55, (2, 0): 0.62},
@@ -31,15 +29,6 @@ def test_by_hand():
     assert told.reach == pytest.approx(4.3027 * 0.01 / 3**0.5, abs=1e-5)
 
 
-def test_it_is_the_paired_t_test_over_seeds():
-    told, runs = telling({name: FOUND[name] for name in ("alone", "tuned")}), by_run(FOUND)
-    test = ttest_rel(*([runs[name][seed] for seed in (0, 1, 2)] for name in ("alone", "tuned")))
-    found, interval = told.differences["alone"], test.confidence_interval()
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert found.p == pytest.approx(test.pvalue) == told.corrected["alone"]
-    assert level(1) == 0.95 and level(5) == pytest.approx(0.99)
-
-
 def test_sites_of_one_run_that_all_say_the_same_tell_no_more_than_one():
     """Each site a hundred times over: the same runs, the same interval."""
     many = {
@@ -53,15 +42,18 @@ def test_sites_of_one_run_that_all_say_the_same_tell_no_more_than_one():
     assert told.behind == few.behind
 
 
-def test_p_values_are_corrected_over_all_pairs_by_holm():
+def test_p_values_are_of_the_paired_t_test_over_seeds_corrected_over_all_pairs_by_holm():
     """Of three pairs alone and average are furthest apart, tuned and average least."""
-    told, runs = telling(FOUND), by_run(FOUND)
-    values = [[runs[name][seed] for seed in (0, 1, 2)] for name in ("alone", "average", "tuned")]
+    told, means = telling(FOUND), by_run(FOUND)
+    values = {name: [means[name][seed] for seed in (0, 1, 2)] for name in FOUND}
+    far, near = (ttest_rel(values[name], values["average"]) for name in ("alone", "tuned"))
     assert told.best == "average"
-    p = ttest_rel(values[0], values[1]).pvalue
-    assert told.corrected["alone"] == pytest.approx(3 * p)
-    assert told.corrected["tuned"] == pytest.approx(ttest_rel(values[2], values[1]).pvalue)
+    assert told.corrected["alone"] == pytest.approx(3 * far.pvalue)
+    assert told.corrected["tuned"] == pytest.approx(near.pvalue)
+    found = told.differences["tuned"]
+    assert (found.low, found.high) == pytest.approx(tuple(near.confidence_interval()))
     assert (told.behind, told.open) == (["alone"], ["tuned"])
+    assert level(1) == 0.95 and level(5) == pytest.approx(0.99)
 
 
 def test_a_shift_of_all_changes_nothing_and_units_that_one_lacks_are_left_out():
@@ -76,9 +68,8 @@ def test_at_the_extremes_nothing_is_told():
     assert telling({}) is None
     assert telling({"alone": FOUND["alone"]}) is None
     assert telling({"alone": {(0, 0): 0.5}, "average": {(0, 1): 0.9}}) is None
-    sites = range(1000)
-    one = telling({"alone": {(0, k): 0.5 + k / 1e5 for k in sites},
-                   "average": {(0, k): 0.9 - k / 1e5 for k in sites}})  # fmt: skip
+    one = telling({"alone": {(0, k): 0.5 + k / 1e5 for k in range(1000)},
+                   "average": {(0, k): 0.9 - k / 1e5 for k in range(1000)}})  # fmt: skip
     assert (one.best, one.behind, one.open, one.reach) == ("average", [], ["alone"], None)
     assert in_words(one) == "average is highest; one seed tells nothing about other seeds."
     same = telling({"alone": FOUND["alone"], "twin": FOUND["alone"]})
@@ -92,77 +83,57 @@ def test_in_words():
     assert "below average beyond chance: alone (-20.0); not told from average, the highest:" in text
 
 
-def test_units_are_sites_of_seeds_with_a_test(tmp_path):
-    results = [result("a", "m", 1, 0.5), result("b", "m", 5, 0.5)]
+def test_units_are_sites_of_seeds_with_a_test_and_of_another_metric_seeds(tmp_path):
+    more = {"selected_balanced_accuracy": 0.25}
+    results = [result("a", "m", 1, 0.5, **more), result("b", "m", 5, 0.5)]
     sites = [site("a", "m", 1, 2, 0.5), site("a", "m", 1, 3, None), site("b", "m", 5, 2, 0.5)]
-    assert written(tmp_path, results, sites).units("a") == {"m": {(1, 2): 0.5}}
+    found = written(tmp_path, results, sites)
+    assert found.units("a") == {"m": {(1, 2): 0.5}}
+    assert found.units("a", "balanced_accuracy") == {"m": {(1, 0): 0.25}}
+    title, _, line, _ = overview(found, "balanced_accuracy").splitlines()
+    assert title.startswith("Test balanced accuracy, all sites' images together,")
+    assert line.split() == ["a", "25.0", "(1)"]
     assert by_run({"m": {(1, 2): 0.5, (1, 3): 0.7, (4, 0): 0.1}}) == {"m": {1: 0.6, 4: 0.1}}
 
 
 # --- the short table ------------------------------------------------------------------------------
 
-
-def lines_of(out, rows, settings, methods, seeds):
-    """The short table of a comparison that has these rows."""
-    plan = {"settings": settings, "methods": methods, "seeds": list(range(seeds))}
-    return overview(written(out, rows, **plan)).splitlines()
+VALID = {"selected_by": "validation"}
 
 
-def rows_of(setting: str, method: str, *accuracies: float | None, **more: Any):
-    by = {"selected_by": "validation", **more}
-    return [result(setting, method, seed, a, **by) for seed, a in enumerate(accuracies)]
+def words_of(out, rows, **plan):
+    """The short table of a comparison that has these rows, line by line and word by word."""
+    title, *lines = overview(written(out, rows, **plan)).splitlines()
+    return title, [line.split() for line in lines]
 
 
 def test_mean_and_sample_deviation_over_seeds(tmp_path):
-    results = [
-        *rows_of("a", "fixavg", 0.5, 0.6, 0.7), *rows_of("b", "fixavg", 0.5, 0.6),
-        *rows_of("a", "um_pfssl", 0.25), *rows_of("b", "um_pfssl", None),
+    rows = [
+        *runs("a", "fixavg", 0.5, 0.6, 0.7, **VALID), *runs("b", "fixavg", 0.5, 0.6, **VALID),
+        *runs("a", "um_pfssl", 0.25, **VALID), *runs("b", "um_pfssl", None, **VALID),
     ]  # fmt: skip
-    lines = lines_of(tmp_path, results, ["a", "b"], ["fixavg", "um_pfssl"], 3)
-    assert lines[1].split() == ["a", "b"]
-    assert lines[2].split() == ["fixavg", "60.0", "±", "10.0", "55.0", "±", "7.1", "(2)"]
-    assert lines[3].split() == ["um_pfssl", "25.0", "(1)", "-"]
-    assert len({line.find("±") for line in lines[2:3]}) == 1
+    assert words_of(tmp_path, rows)[1] == [
+        ["a", "b"],
+        ["fixavg", "60.0", "±", "10.0", "55.0", "±", "7.1", "(2)"],
+        ["um_pfssl", "25.0", "(1)", "-"],
+    ]
 
 
 def test_steps_and_images_stand_beside_methods_and_below_settings(tmp_path):
     """Means over cells: of 30 and 50 steps; who has none shows a dash."""
-    results = [*rows_of("a", "fixavg", 0.5, 0.6), *rows_of("a", "um_pfssl", 0.25)]
-    for row, n in zip(results, (30.0, 50.0), strict=False):
+    rows = [*runs("a", "fixavg", 0.5, 0.6), *runs("a", "um_pfssl", 0.25)]
+    for row, n in zip(rows, (30.0, 50.0), strict=False):
         row |= {"steps_per_site": n, "images_per_site": 1000.0 * n}
-    lines = lines_of(tmp_path, results, ["a"], ["fixavg", "um_pfssl"], 2)
-    assert lines[1].split() == ["a", "steps", "a", "site", "images", "a", "site"]
-    assert lines[2].split()[-2:] == ["40", "40,000"] and lines[3].split()[-2:] == ["-", "-"]
-    lines = lines_of(tmp_path, results, ["a", "b", "c"], ["fixavg", "um_pfssl"], 2)
-    assert [line.split()[-2:] for line in lines[-2:]] == [["40", "-"], ["40,000", "-"]]
+    _, lines = words_of(tmp_path, rows)
+    assert lines[0] == ["a", "steps", "a", "site", "images", "a", "site"]
+    assert lines[1][-2:] == ["40", "40,000"] and lines[2][-2:] == ["-", "-"]
+    _, lines = words_of(tmp_path, rows, settings=["a", "b", "c"])
+    assert lines[0] == ["fixavg", "um_pfssl"] and lines[3] == ["c", "-", "-"]
+    assert [line[-2:] for line in lines[-2:]] == [["40", "-"], ["40,000", "-"]]
 
 
 def test_the_title_says_how_the_round_was_chosen(tmp_path):
-    last = rows_of("a", "fixavg", 0.5, selected_by="last round")
-    title, *_ = lines_of(tmp_path, last, ["a"], ["fixavg"], 1)
-    assert "accuracy after the last round, %" in title
-    both = [*last, *rows_of("b", "fixavg", 0.5)]
-    title, *_ = lines_of(tmp_path, both, ["a", "b"], ["fixavg"], 1)
+    last = runs("a", "fixavg", 0.5, selected_by="last round")
+    assert "accuracy after the last round, %" in words_of(tmp_path, last)[0]
+    title, _ = words_of(tmp_path, [*last, *runs("b", "fixavg", 0.5, **VALID)])
     assert "accuracy at the round chosen by validation or after the last round, %" in title
-
-
-def test_the_longer_side_stands_in_rows(tmp_path):
-    settings = [f"nu={n}" for n in (1, 5, 10)]
-    lines = lines_of(tmp_path, rows_of("nu=5", "um_pfssl", 0.5), settings, ["um_pfssl"], 1)
-    assert [line.split() for line in lines[1:]] == [
-        ["um_pfssl"], ["nu=1", "-"], ["nu=5", "50.0"], ["nu=10", "-"],
-    ]  # fmt: skip
-
-
-def test_another_metric_stands_in_accuracys_place(tmp_path):
-    rows = [
-        result("base", method, seed, 0.9, selected_balanced_accuracy=value)
-        for method, values in {"alone": (0.5, 0.6), "average": (0.8, 0.7)}.items()
-        for seed, value in enumerate(values)
-    ]
-    found = written(tmp_path, rows)
-    lines = overview(found, "balanced_accuracy").splitlines()
-    assert lines[0].startswith("Test balanced accuracy, all sites' images together,")
-    assert "55.0 ± 7.1" in lines[2] and "75.0 ± 7.1" in lines[3]
-    assert telling(found.units("base", "balanced_accuracy")).best == "average"
-    assert found.units("base", "balanced_accuracy")["alone"] == {(0, 0): 0.5, (1, 0): 0.6}
