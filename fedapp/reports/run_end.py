@@ -328,9 +328,8 @@ def _caveats_of_sites(per_site: Sequence[Row]) -> list[str]:
         if few := [
             f"{_short_name(row)} ({row['test']})" for row in rows if row["test"] < MIN_TEST_IMAGES
         ]:
-            lines.append(
-                f"Few test images     sites {_first_names(few)}: under {MIN_TEST_IMAGES}, mostly chance"
-            )
+            under = f"under {MIN_TEST_IMAGES}, mostly chance"
+            lines.append(f"Few test images     sites {_first_names(few)}: {under}")
         lacking = [(row, n) for row in rows if (n := _untested_classes(row))]
         if partial := [f"{_short_name(row)}: {n} of {row['classes']}" for row, n in lacking]:
             lines.append(f"Classes untested    at sites {_first_names(partial)}")
