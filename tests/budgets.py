@@ -66,7 +66,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/models": (1_203, 11),
     "fedapp/site": (2_510, 16),
     "fedapp/server": (2_300, 16),
-    "fedapp/reports": (4_320, 24),
+    "fedapp/reports": (4_340, 24),
     "fedapp/simulation": (610, 8),
     "fedapp/tools": (5_240, 46),
     "fedapp/api": (600, 6),
