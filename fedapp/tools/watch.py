@@ -176,8 +176,7 @@ STOPPED = 1
 def watch(run: str, console: Console) -> int:
     """Follow a run until it is finished or its server process is gone; return the exit code.
 
-    run: its name or folder; empty: the newest run. paper: print the summary at the end in the
-    paper's terms. Ctrl-C ends only the watching.
+    run: its name or folder; empty: the newest run. Ctrl-C ends only the watching.
     """
     folder = find_run(run)
     try:
