@@ -1,7 +1,7 @@
-"""The one cache: values that can be made again, kept by key within a number of bytes.
+"""The one cache of the project: values that can be computed again, by key, in a budget of bytes.
 
-A cache saves time and nothing else. What is not in it, or is damaged on the disk, is made again and
-has the same numbers.
+A cache saves time and nothing else. A value that is not in it, or whose file is damaged, is
+computed again with the same result.
 """
 
 import hashlib
@@ -23,17 +23,18 @@ log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 _CHECKSUM_BYTES = 32
-"""Of the SHA-256 with which every file begins."""
+"""Length of the SHA-256 checksum at the beginning of every file."""
 _ASSUMED_BYTES = 1024
-"""Bytes that a value counts for where nobody says how large it is."""
+"""Size that is assumed of a value whose size cannot be told."""
 
 
 @dataclass(frozen=True)
 class CacheFiles(Generic[Value]):
-    """How a cache keeps its values on the disk too, where the next process finds them.
+    """How a cache also keeps its values on the disk, where the next process finds them.
 
-    folder: made with the first file; the cache alone writes there. what: the values are, for the
-    log, in the plural. write, read: a value as bytes and back.
+    folder: only the cache writes into it; it is made with the first file.
+    what: what the values are, in the plural, for messages in the log.
+    write, read: turn a value into bytes, and bytes into the value again.
     """
 
     folder: Path
@@ -43,16 +44,18 @@ class CacheFiles(Generic[Value]):
 
 
 class Cache(Generic[Value]):
-    """Values by key: those used last, whose sizes together are at most `budget` bytes.
+    """The most recently used values by key, whose sizes add up to at most `budget` bytes.
 
-    A value larger than that is not kept. files: how values are kept on the disk too, in as many
-    bytes again; keys are then the names of files. None: in memory only. Threads may share a cache,
-    and processes its folder.
+    A value that is larger than the budget is not kept.
 
-    A value may depend on something beside its key, which changes: `of`. It is known only while that
-    is equal to what it was kept with. Files do not know it.
+    files: how values are also kept on the disk, within the same budget again; each key is then the
+    name of a file. None: values are kept in memory only. Threads may share a cache, and processes
+    may share its folder.
 
-    hits, misses: how often a value that was asked for was known, and how often it was not.
+    A value may depend on something that changes and is not part of the key. Pass that as `of`: the
+    value is found only while `of` equals what it was stored with. Files do not record `of`.
+
+    hits, misses: how many requested values were found, and how many were not.
     """
 
     def __init__(self, budget: int, files: CacheFiles[Value] | None = None) -> None:
@@ -63,14 +66,14 @@ class Cache(Generic[Value]):
 
     @property
     def used(self) -> int:
-        """Bytes that are kept in memory now, at most `budget`."""
+        """Bytes in memory now, at most `budget`."""
         return self._used
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._known
 
     def get(self, key: Hashable, of: object = None) -> Value | None:
-        """Return a value, the last used from now on; None where it is not known."""
+        """Return a value and mark it as the most recently used; None if it is not in the cache."""
         found = self._in_memory(key, of)
         if found is None and self._files is not None:
             found = self._from_disk(str(key), self._files)
@@ -83,7 +86,7 @@ class Cache(Generic[Value]):
         return found
 
     def get_or_make(self, key: Hashable, make: Callable[[], Value], of: object = None) -> Value:
-        """Return a value; it is made and kept where it is not known."""
+        """Return a value; if it is not in the cache, make it and keep it."""
         value = self.get(key, of)
         if value is None:
             value = make()
@@ -91,21 +94,21 @@ class Cache(Generic[Value]):
         return value
 
     def put(self, key: Hashable, value: Value, of: object = None) -> None:
-        """Keep a value, which is not None, in place of an earlier one; those not used long go.
+        """Keep a value, which must not be None; the least recently used ones are dropped for it.
 
-        A disk that refuses costs a line in the log, and later the time to make the value again.
+        If the disk refuses the file, that is logged, and the next process computes the value again.
         """
         if self._keep(key, value, of) and self._files is not None:
             self._to_disk(str(key), value, self._files)
 
     def drop(self, keys: Iterable[Hashable]) -> None:
-        """Keep none of these in memory any longer; those that are not known are passed over."""
+        """Remove these keys from memory; keys that are not there are ignored."""
         with self._lock:
             for key in keys:
                 self._forget(key)
 
     def keep_only(self, keys: Collection[Hashable]) -> None:
-        """Drop all but these."""
+        """Remove all keys but these from memory."""
         self.drop([key for key in list(self._known) if key not in keys])
 
     # --- in memory --------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ class Cache(Generic[Value]):
             return value
 
     def _keep(self, key: Hashable, value: Value, of: object) -> bool:
-        """Keep a value in memory; return whether there can be room for it."""
+        """Keep a value in memory; return False if it is larger than the whole budget."""
         size = size_of(value)
         if size > self.budget:
             return False
@@ -134,7 +137,7 @@ class Cache(Generic[Value]):
         return True
 
     def _forget(self, key: Hashable) -> None:
-        """Drop a value that may not be there. The lock is held."""
+        """Remove a key, which may be absent. The caller holds the lock."""
         if key in self._known:
             self._used -= self._known.pop(key)[2]
 
@@ -154,7 +157,7 @@ class Cache(Generic[Value]):
             log.warning("%s in %s are damaged; computing them again", files.what, path)
             return None
         with suppress(OSError):
-            os.utime(path)  # used last
+            os.utime(path)  # `_make_room` removes the least recently used files
         return files.read(blob)
 
     def _to_disk(self, name: str, value: Value, files: CacheFiles[Value]) -> None:
@@ -169,9 +172,9 @@ class Cache(Generic[Value]):
             )  # fmt: skip
 
     def _make_room(self, folder: Path) -> None:
-        """Remove the files that were not used for longest, until the others are in the budget.
+        """Remove the least recently used files until the others fit into the budget.
 
-        And what a process that was killed left half written.
+        Unfinished files that a killed process left behind are removed too.
         """
         found = []
         for path in folder.iterdir():
@@ -190,10 +193,10 @@ class Cache(Generic[Value]):
 
 
 def size_of(value: object) -> int:
-    """Return about how many bytes a value takes.
+    """Return roughly how many bytes a value takes.
 
-    A tensor, and whatever else has `nbytes`, says so itself; of a mapping or a sequence it is what
-    is in it.
+    That is `nbytes` of whatever has it, such as a tensor, and the sum over the items of a mapping
+    or a sequence.
     """
     own = getattr(value, "nbytes", None)
     if own is not None:
@@ -208,5 +211,5 @@ def size_of(value: object) -> int:
 
 
 def _checksum(name: str, blob: bytes) -> bytes:
-    """Return what shows that a file of this name is whole and none of another name."""
+    """Return a checksum of a file's name and content: no file passes under another file's name."""
     return hashlib.sha256(name.encode() + b"\0" + blob).digest()

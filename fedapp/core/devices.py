@@ -1,4 +1,4 @@
-"""What torch computes with: threads, device, number format, algorithms."""
+"""What PyTorch computes with: CPU threads, device, number format and deterministic algorithms."""
 
 import os
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ import torch
 
 from fedapp.core.errors import ConfigError
 
-_memory: Any = torch.utils.deterministic  # its one attribute is made when it is imported
+_memory: Any = torch.utils.deterministic  # mypy does not see its attribute, made at import
 
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Fix torch's CPU threads: convolutions give other bits with another number."""
+    """Fix the number of PyTorch's CPU threads: the bits of a convolution depend on it."""
     before = torch.get_num_threads()
-    if before == threads:  # to set it costs as much as a small layer, even where nothing changes
+    if before == threads:  # setting the same number again still takes as long as a small layer
         yield
         return
     torch.set_num_threads(threads)
@@ -28,17 +28,19 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Have a GPU use algorithms that give equal bits every time, where wanted.
+    """Make a GPU use only algorithms that give the same bits every time, if `wanted`.
 
-    Work for which there is none raises RuntimeError there. A CPU has no others.
+    An operation that has no such algorithm raises RuntimeError inside. On a CPU every algorithm is
+    deterministic already.
     """
     if not wanted:
         yield
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses every product
+    # Without this setting cuBLAS refuses every matrix product in deterministic mode.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled(), _memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    _memory.fill_uninitialized_memory = False  # it is a search for bugs, and costs time
+    _memory.fill_uninitialized_memory = False  # it is a debugging aid that costs time
     try:
         yield
     finally:
@@ -47,7 +49,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 
 def pick_device(setting: str) -> torch.device:
-    """Return the device that `runtime.device` asks for; ConfigError where this machine has none."""
+    """Return the device that `runtime.device` asks for; raise ConfigError if there is none here."""
     here = torch.cuda.is_available()
     if setting == "cuda" and not here:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the one line said when the disk refuses."""
+"""Files that are written completely or not at all, and the error when the disk refuses a write."""
 
 import errno
 import os
@@ -16,9 +16,9 @@ from fedapp.core.errors import ConfigError, StoreError
 from fedapp.core.formatting import size
 
 TEMPORARY = ".tmp"
-"""Ending of a file that is still being written."""
+"""Suffix of a file that is still being written."""
 STALE_S = 600.0
-"""Age in seconds from which an unfinished file is taken for the leftover of a killed process."""
+"""Age in seconds above which an unfinished file counts as the leftover of a killed process."""
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -26,7 +26,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def write_atomic(
     path: Path | str, data: bytes, *, durable: bool, mode: int = 0o666, spare: Iterable[str] = ()
 ) -> None:
-    """Write a file whole, as `open_atomic` does. Raises StoreError as it does."""
+    """Write a file completely or not at all; arguments and errors are those of `open_atomic`."""
     with open_atomic(path, durable=durable, mode=mode, needed=len(data), spare=spare) as file:
         file.write(data)
 
@@ -40,24 +40,28 @@ def open_atomic(
     needed: int = 0,
     spare: Iterable[str] = (),
 ) -> Iterator[BinaryIO]:
-    """Write a file by way of a temporary neighbour and a rename; its folder is made if absent.
+    """Open a temporary file for writing that replaces `path` when the block ends without an error.
 
-    Readers and other writers of the same path see the old content or the new one, never a part.
-    durable: the new content is on the disk before it takes the old one's place, so that not even a
-    power cut loses both. mode: rights of the file from its first byte on, less the process's umask.
-    needed: its bytes, for the error; 0: nobody knows yet. spare: files on the same disk that nobody
-    needs; the first one that is there is written over and renamed, with the rights that it has.
-    That costs a fraction of a new file, which needs a place on the disk and memory of its own.
+    Readers and other writers of the same path see the old content or the new one, never a part of
+    it. The folder is made if it is absent.
 
-    Raises StoreError, naming the file, the free space and the remedy; the old content then stays.
+    durable: the new content reaches the disk (fsync) before it replaces the old one, so that not
+    even a power cut loses both. That waits for the disk.
+    mode: access rights of the file from its first byte on, minus the process's umask.
+    needed: size of the content in bytes, for the error message; 0: not known yet.
+    spare: files on the same disk that nobody needs any longer. The first of them that exists is
+    overwritten and renamed, and keeps its access rights. That costs a fraction of a new file, for
+    which the file system must find space.
+
+    Raises StoreError, which names the file, the free space and the remedy. The old content is kept.
     """
-    folder, name = os.path.split(path)  # by text: a `Path` takes as long as to open a file
+    folder, name = os.path.split(path)  # making a `Path` would take as long as opening a file
     part = os.path.join(folder, f".{name}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
         with _open_spare(spare, part) or _open_new(part, mode) as file:
             yield file
             file.flush()
-            # A spare file may be longer. Any other is left alone: XFS would wait for the disk.
+            # Only a spare file can be longer. Truncating a new one would make XFS sync to the disk.
             if os.fstat(file.fileno()).st_size > file.tell():
                 file.truncate()
             if durable:
@@ -68,27 +72,28 @@ def open_atomic(
     except OSError as error:
         _remove_quietly(part)
         raise write_error(Path(path), error, needed) from error
-    except BaseException:  # an interrupt leaves no half file either
+    except BaseException:  # an interrupt must not leave a partial file either
         _remove_quietly(part)
         raise
 
 
 def _open_spare(spare: Iterable[str], part: str) -> BinaryIO | None:
-    """Open one of these files for writing under another name; None where none can be had.
+    """Rename one of these files to `part` and open it for writing; None if none is available.
 
-    A file with a second name, or a link, is somebody's copy (`cp -al`) or has one elsewhere.
+    Links and files with a second hard link are skipped: overwriting one would change somebody's
+    copy of it (`cp -al`) as well.
     """
     for path in spare:
         if not os.path.isdir(folder := os.path.dirname(part)):
             make_folder(Path(folder))
         try:
-            # Its time: nobody is to take it for the leftover of a killed process.
+            # A new modification time: nobody may take it for the leftover of a killed process.
             os.utime(path, follow_symlinks=False)
             os.rename(path, part)
             descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:  # another process took it
             continue
-        except OSError:  # such as another user's; the next ones will be no better
+        except OSError:  # such as another user's file: the next ones would fail in the same way
             break
         found = os.fstat(descriptor)
         if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
@@ -100,7 +105,7 @@ def _open_spare(spare: Iterable[str], part: str) -> BinaryIO | None:
 
 
 def _open_new(part: str, mode: int) -> BinaryIO:
-    """Open a new file for writing; its folder is made if absent, which is seldom."""
+    """Open a new file for writing; make its folder if that is absent."""
 
     def opened() -> BinaryIO:
         return open(part, "xb", opener=lambda name, flags: os.open(name, flags, mode))
@@ -113,9 +118,9 @@ def _open_new(part: str, mode: int) -> BinaryIO:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder and those that it lies in; after a power cut they are still there.
+    """Make a folder and its parents; they survive a power cut.
 
-    mode: rights of the folder itself, less the process's umask, where it is new.
+    mode: access rights of the folder itself, minus the process's umask, if it is new.
     """
     absent = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True, mode=mode)
@@ -151,7 +156,7 @@ def _not_by_a_link(path: str, flags: int) -> int:
 
 
 def truncate_durable(path: Path, size: int) -> None:
-    """Cut a file to its first `size` bytes, where it has more. Raises StoreError."""
+    """Truncate a file to `size` bytes if it is longer, and wait for the disk. Raises StoreError."""
     try:
         if path.stat().st_size > size:
             os.truncate(path, size)
@@ -161,7 +166,7 @@ def truncate_durable(path: Path, size: int) -> None:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove unfinished files that killed processes left in a folder; what cannot be, stays."""
+    """Remove unfinished files that killed processes left in a folder; ignore errors."""
     for part in folder.glob(f".*{TEMPORARY}"):
         if is_stale(part):
             _remove_quietly(part)
@@ -176,10 +181,10 @@ def is_stale(part: Path) -> bool:
 
 
 def make_durable(paths: Collection[str]) -> None:
-    """Bring written files to the disk. Raises StoreError.
+    """Wait until written files have reached the disk (fsync). Raises StoreError.
 
-    Many at once take half the time of one after the other, each with its folder: the disk has less
-    to put in order.
+    All files first and then each folder once takes half the time of syncing every file together
+    with its folder.
     """
     for path in [*paths, *sorted({os.path.dirname(path) for path in paths})]:
         try:
@@ -189,9 +194,10 @@ def make_durable(paths: Collection[str]) -> None:
 
 
 def write_error(path: Path, error: OSError, needed: int = 0, setting: str = "") -> StoreError:
-    """Return the error that says what could not be written, why, and what to do.
+    """Return the error that names the file that could not be written, the reason and the remedy.
 
-    setting: by which another folder is chosen.
+    needed: bytes that the file would have taken; 0: not known. setting: the setting by which a user
+    can choose another folder.
     """
     facts = [error.strerror or str(error), *([f"{size(needed)} needed"] if needed else [])]
     folder = next((p for p in path.parents if p.is_dir()), Path("/"))
@@ -209,10 +215,10 @@ def write_error(path: Path, error: OSError, needed: int = 0, setting: str = "") 
 
 
 def check_owned(path: Path) -> None:
-    """Raise ConfigError where somebody but this user or root may write a file or its folder.
+    """Raise ConfigError if anybody but this user and root may write the file or its folder.
 
-    Links are refused as `open_own_file` does, since whoever owns the link decides where it leads;
-    the folder may be reached by a link. Raises FileNotFoundError where the file is not there.
+    Like `open_own_file`, this refuses a link, since its owner decides where it leads. The folder
+    itself may be reached through a link. Raises FileNotFoundError if the file does not exist.
     """
     for one, found in ((path, path.lstat()), (path.parent, path.parent.stat())):
         _check_owner(one, found)
@@ -224,13 +230,13 @@ def check_owned(path: Path) -> None:
 
 
 def open_own_file(path: Path, flags: int) -> FileIO:
-    """Open a regular file that belongs to this user or root, without buffer, and return it.
+    """Open a regular file that belongs to this user or to root, unbuffered.
 
-    flags: as of `os.open`; a new file may be read by its owner alone. Raises ConfigError where the
-    path is a link, no regular file, or somebody else's; OSError where it cannot be opened.
+    flags: those of `os.open`; a new file is readable by its owner only. Raises ConfigError if the
+    path is a link, not a regular file, or somebody else's; OSError if it cannot be opened.
     """
     try:
-        # Without O_NONBLOCK a pipe in the file's place would keep the program waiting.
+        # Without O_NONBLOCK, opening a named pipe in the file's place would block the program.
         number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -270,4 +276,4 @@ def _remove_quietly(part: Path | str) -> None:
     try:
         os.unlink(part)
     except OSError:
-        pass  # gone, or the folder is gone or barred, which the error being raised says
+        pass  # it is gone, or the error that is being raised already says what is wrong

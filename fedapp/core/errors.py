@@ -1,4 +1,4 @@
-"""Errors a person can act on: each message names the thing, the rule it broke and the remedy."""
+"""Errors that a person can act on: each message names the thing, the broken rule and the remedy."""
 
 import difflib
 import re
@@ -6,30 +6,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 MAX_QUOTED = 2000
-"""Characters of an error that quotes another machine."""
+"""Maximum length in characters of an error that quotes another machine."""
 
 DIVERGED_REMEDY = "lower training.learning_rate"
-"""What a site advises whose answers, or whose weights after training, are no numbers."""
+"""The remedy where a site's answers, or its weights after training, are NaN or infinite."""
 
 _PATH = re.compile(r"""(?<![\w.:/])~?/(?=\S)(?:[^:;,()'"]*/)?[^\s:;,()'"]*""")
-"""An absolute path, with the spaces inside it; no URL, no path within this project."""
+"""Matches an absolute path, including spaces in it, but no URL and no path inside this project."""
 
 
 def one_line(text: object, limit: int = MAX_QUOTED) -> str:
-    """Return at most `limit` characters; what no terminal should be sent becomes a space."""
+    """Return at most `limit` characters; characters that are unsafe on a terminal become spaces."""
     return "".join(c if c.isprintable() else " " for c in str(text)[:limit])
 
 
 def name_suggestion(name: str, names: Iterable[str]) -> str:
-    """Return the advice for a name that is not one of `names`."""
+    """Return the remedy for a name that is not one of `names`: the closest one, or all of them."""
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{close[0]}'?" if close else f"valid: {', '.join(sorted(names))}"
 
 
 class FedAppError(Exception):
-    """Base of every error this project raises on purpose.
+    """Base class of every error that this project raises on purpose.
 
-    lasting: of one at a site, that the same question has no other answer in this run.
+    lasting: True where a site would answer the same task with the same error for the rest of the
+    run, so that the server need not ask again.
     """
 
     lasting = False
@@ -56,27 +57,28 @@ class Problem:
 
 
 OVERRIDE = "override"
-"""`Problem.where` of what no file says: a command line, a grid or a caller does."""
+"""`Problem.where` of a setting that comes from no file but from a command line or a caller."""
 
 
 class ConfigError(FedAppError):
-    """A setting is unknown, of the wrong type, out of range, or contradicts another.
+    """A setting is unknown, has the wrong type, is out of range, or contradicts another.
 
-    found: all that is wrong; a text where no setting of an experiment is. One line each.
+    problems: everything that is wrong, one line each; a text where it is about something else than
+    a setting of an experiment.
     """
 
-    def __init__(self, *found: Problem | str) -> None:
-        super().__init__(*found)
-        self.problems = found
+    def __init__(self, *problems: Problem | str) -> None:
+        super().__init__(*problems)
+        self.problems = problems
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))
 
 
 class Contradiction(ValueError):
-    """What a group of settings says of itself when it is made: `keys`, its fields, break a rule.
+    """Fields of one group of settings (`keys`) contradict one another; raised by `__post_init__`.
 
-    pydantic passes it on to whoever knows where the values stand.
+    pydantic passes it on to the caller, who knows in which file the values are written.
     """
 
     def __init__(self, rule: str, *keys: str) -> None:
@@ -86,9 +88,9 @@ class Contradiction(ValueError):
 
 @dataclass(frozen=True)
 class Incompatibility:
-    """A setting that does not go with settings of another group, or with the method.
+    """A setting that cannot be combined with settings of another group, or with the method.
 
-    setting: its dotted key. reason: the rule that its value breaks. remedy: as of `Problem`.
+    setting: its dotted key. reason: the rule that its value breaks. remedy: as in `Problem`.
     """
 
     setting: str
@@ -97,14 +99,14 @@ class Incompatibility:
 
 
 class DataError(FedAppError):
-    """Images or labels are absent, damaged or not what the experiment declares."""
+    """Images or labels are missing, damaged, or not what the experiment declares."""
 
 
 class ImageError(DataError):
-    """Names an image of a site, so perhaps a patient or a label: it stays in the site's log.
+    """An error whose text names a site's image, and so perhaps a patient or a label.
 
-    file: where it lies. what: the rule that it breaks. for_server: what the server may be told
-    instead.
+    The text therefore stays in the site's own log. file: the image's file. what: the rule that it
+    breaks. for_server: what the server is told instead.
     """
 
     for_server = "one of the site's images cannot be used; the site's own log names it"
@@ -114,15 +116,15 @@ class ImageError(DataError):
         self.file, self.what, self.remedy = file, what, remedy
 
     def __str__(self) -> str:
-        # A file's name may hold what no terminal should be sent.
+        # A file's name may contain control characters.
         return f"{one_line(self.file, 1000)}: {one_line(self.what)}: {self.remedy}"
 
 
 class WithheldError(FedAppError):
-    """What went wrong in the work on protected images; its text stays in the site's log.
+    """Work on images that differential privacy protects has failed; the text stays at the site.
 
-    Whether and how work fails may depend on a single image. So the server is told one and the same
-    line, whatever it was.
+    Whether and how the work fails may depend on a single image, and so would reveal something about
+    it. The server is therefore told the same line whatever the reason was.
     """
 
     for_server = (
@@ -134,7 +136,7 @@ class WithheldError(FedAppError):
 class ProtocolError(FedAppError):
     """A message or a model from another machine is not what the protocol allows.
 
-    It quotes what came, so its text is always one short line that a terminal can show.
+    The text may quote what was received, so it is always cut to one short printable line.
     """
 
     def __init__(self, message: str) -> None:
@@ -142,18 +144,18 @@ class ProtocolError(FedAppError):
 
 
 class StoreError(FedAppError):
-    """A model or a record cannot be written to, or read from, the disk."""
+    """A model or a record cannot be written to the disk or read from it."""
 
 
 class RunError(FedAppError):
-    """A run cannot go on: too few replies, no sites, or a checkpoint of another experiment."""
+    """A run cannot continue: too few replies, no sites, or another experiment's checkpoint."""
 
 
 def message_for_server(error: Exception) -> str:
-    """Return what a site tells the server of an error; the whole of it is for the site's own log.
+    """Return what a site tells the server about an error; the full text is for the site's own log.
 
-    An error that nobody foresaw may quote anything, so only its kind is told. Paths are left out:
-    a folder is often named after a person, and the server can do nothing with it.
+    An unforeseen error may quote anything, so that only its type is named. Paths are removed: a
+    folder is often named after a person, and the server has no use for it.
     """
     if isinstance(error, ImageError | WithheldError):
         return error.for_server

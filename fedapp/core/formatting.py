@@ -1,4 +1,4 @@
-"""Numbers as a person reads them, where what is not known is a dash; and rows as CSV."""
+"""Numbers as text for people, with a dash for an unknown number (None); and rows as CSV text."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def percent(share: float | None) -> str:
-    """Return a share in [0, 1] in percent, one decimal, without the sign: 0.8125 -> "81.2"."""
+    """Return a share in [0, 1] in percent with one decimal, without "%": 0.8125 -> "81.2"."""
     return "-" if share is None else f"{100 * share:.1f}"
 
 
@@ -16,12 +16,12 @@ def points(difference: float) -> str:
 
 
 def count(number: float | None) -> str:
-    """Return a number without decimals, thousands set apart: 20000 -> "20,000"."""
+    """Return a number without decimals, with commas between thousands: 20000 -> "20,000"."""
     return "-" if number is None else f"{number:,.0f}"
 
 
 def size(number: float | None) -> str:
-    """Return bytes in decimal units: 12_345_678 -> "12.3 MB"."""
+    """Return a number of bytes in decimal units: 12_345_678 -> "12.3 MB"."""
     if number is None:
         return "-"
     units = ["kB", "MB", "GB", "TB"]
@@ -42,7 +42,7 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time with the two units that matter: 102 -> "1 min 42 s"."""
+    """Return a duration in its two largest units: 102 -> "1 min 42 s"."""
     if seconds is None:
         return "-"
     whole = round(seconds)

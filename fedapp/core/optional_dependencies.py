@@ -1,4 +1,4 @@
-"""Libraries that only some people need: each comes with an extra of this package."""
+"""Optional libraries: each is installed with an extra of this package."""
 
 from importlib import import_module
 from types import ModuleType
@@ -7,11 +7,11 @@ from typing import Literal
 from fedapp.core.errors import ConfigError
 
 Extra = Literal["dicom", "docs", "onnx", "parquet", "privacy", "timm", "track"]
-"""A group in pyproject's optional-dependencies."""
+"""The extras in pyproject.toml's `optional-dependencies`."""
 
 
 class NotInstalled(ConfigError):
-    """A library that an extra brings is not installed. what: which; remedy: how to have it."""
+    """An optional library is not installed. what: which one; remedy: how to install it."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}: {remedy}")
@@ -19,12 +19,12 @@ class NotInstalled(ConfigError):
 
 
 def needs(extra: Extra, module: str) -> ModuleType:
-    """Import a module that an extra brings. Raises NotInstalled where it is not there."""
+    """Import and return a module of an optional library. Raises NotInstalled if it is absent."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != module.partition(".")[0]:
-            raise  # it is there, and lacks something of its own
+            raise  # the library is installed, but one of its own dependencies is missing
         raise NotInstalled(
             f"{module.partition('.')[0]} is not installed",
             f"pip install 'fedapp[{extra}]' (in a checkout: pip install '.[{extra}]')",

@@ -1,4 +1,4 @@
-"""What a setting names: a module of this package, or a user's own `package.module:function`."""
+"""Find what a setting names: a module of this package, or a user's `package.module:function`."""
 
 import importlib
 import inspect
@@ -21,14 +21,14 @@ def is_function_name(text: str) -> bool:
 
 
 def name_advice(name: str, names: Iterable[str]) -> str:
-    """Return the advice for a name that is neither one of `names` nor a function's."""
+    """Return the remedy for a name that is neither one of `names` nor the name of a function."""
     if "." in name or ":" in name:
         return "a function of your own is named package.module:function"
     return name_suggestion(name, names)
 
 
 def module_names(folders: Iterable[str], helping: Sequence[str] = ("base",)) -> list[str]:
-    """Return the names of a package's modules, sorted; without `_private` and `helping` ones.
+    """Return the sorted names of a package's modules, without `_private` and `helping` ones.
 
     folders: the package's `__path__`.
     """
@@ -37,9 +37,10 @@ def module_names(folders: Iterable[str], helping: Sequence[str] = ("base",)) -> 
 
 
 def class_in_module(package: str, name: str, constant: str, base: type) -> type:
-    """Return the class that a module of a package offers under the name of a constant.
+    """Return the class that the module `package.name` assigns to a constant, such as `METHOD`.
 
-    Raises ConfigError where that is no class made from `base` whose `name` is the module's.
+    Raises ConfigError unless that is a subclass of `base` whose attribute `name` is the module's
+    name.
     """
     offered = getattr(importlib.import_module(f"{package}.{name}"), constant, None)
     named = getattr(offered, "name", None) == name
@@ -52,10 +53,10 @@ def class_in_module(package: str, name: str, constant: str, base: type) -> type:
 
 
 def register_function(function: Callable[..., Any]) -> str:
-    """Keep a function of this process under the name that it has in its module; return the name.
+    """Register a function of this process under `module:name`, and return that name.
 
-    So one is found that no other process could import: of a notebook, or inside another function.
-    Raises ConfigError where it is no function, or has no name.
+    `load_function` then finds functions that cannot be imported, such as one defined in a notebook
+    or inside another function. Raises ConfigError if it is not a function with a name.
     """
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', '')}"
     if not (inspect.isfunction(function) and is_function_name(name)):
@@ -68,10 +69,10 @@ def register_function(function: Callable[..., Any]) -> str:
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """Return a function by its name in a setting: one that was given, or else by import.
+    """Return the function that a setting names: a registered one, or else an imported one.
 
-    Raises ConfigError, to which the caller adds the setting, where the name has another form, or
-    the module cannot be imported or has no such function.
+    Raises ConfigError if the name has another form, the module cannot be imported, or it has no
+    such function. The caller adds the name of the setting to the error.
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
@@ -82,9 +83,9 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def load_class(name: str, base: type) -> type:
-    """Return a class made from `base`, imported by its name in a setting, `package.module:Class`.
+    """Return the subclass of `base` that a setting names in the form `package.module:Class`.
 
-    Raises ConfigError as `load_function` does, and where it lacks a function that it must have.
+    Raises ConfigError as `load_function` does, and if an abstract method is not implemented.
     """
     module, named, found = _imported(name, "Class")
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -100,7 +101,7 @@ def _is_abstract(member: object) -> bool:
 
 
 def _imported(name: str, what: str) -> tuple[str, str, object]:
-    """Return the module's name, the member's, and the member; None where there is none."""
+    """Return the names of the module and of the member, and the member, or None if it is absent."""
     if not is_function_name(name):
         raise ConfigError(f"must be package.module:{what}; correct the name")
     module, _, member = name.partition(":")
@@ -111,7 +112,7 @@ def _imported(name: str, what: str) -> tuple[str, str, object]:
             f"cannot import {module!r} ({one_line(error, 200)}); install it on this machine, or "
             "name its folder in PYTHONPATH"
         ) from error
-    except Exception as error:  # a module's own code may raise anything, and quote anything
+    except Exception as error:  # a module's own code may raise anything and quote anything
         why = type(error).__name__
         raise ConfigError(
             f"cannot import {module!r} ({why}); import it by itself to see where it fails"
@@ -119,9 +120,9 @@ def _imported(name: str, what: str) -> tuple[str, str, object]:
 
 
 def source_path(name: str) -> Path:
-    """Return the file or folder of the package that a function's name begins with.
+    """Return the file or folder of the package in which a function is, without importing it.
 
-    Nothing is imported. Where there is no such package, the path is one where nothing is.
+    If there is no such package, the returned path does not exist.
     """
     package = re.split("[.:]", name)[0]
     spec = find_spec(package)

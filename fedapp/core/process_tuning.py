@@ -1,7 +1,7 @@
-"""What a process of this project sets for itself: its memory, and Python's search for garbage.
+"""Tuning of our own processes: the allocator (glibc's malloc) and Python's garbage collector.
 
-Only in processes that this project starts. Where it is used as a library, in somebody's notebook or
-program, everything stays as the host has it.
+Only processes that this project starts are tuned. Where it is used as a library, in somebody's
+notebook or program, everything stays as the host has set it.
 """
 
 import ctypes
@@ -11,21 +11,22 @@ from contextlib import contextmanager
 from functools import cache
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
-"""Names of two settings in glibc's malloc.h: see mallopt(3)."""
+"""M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h: see mallopt(3)."""
 TRIM_ABOVE_BYTES = 1 << 30
-"""Bytes at the end of the heap; more than that goes back to the system."""
+"""Free memory at the end of the heap above which glibc returns it to the system."""
 COLLECTION_THRESHOLD = 10_000
-"""After so many a search for garbage begins, in place of Python's own 700, which a handful of sites
-make."""
+"""New objects after which a garbage collection starts. Python's own threshold of 700 is reached by
+a handful of sites already."""
 
 
 @cache
 def tune_own_process() -> None:
-    """Say that this process is this project's own, and let it keep the memory that it frees.
+    """Declare this process to be our own, and make its allocator keep the memory that is freed.
 
-    glibc gives large blocks back at once. Each training step then gets all its memory anew, and the
-    system clears it page by page: a fifth of a round's processor time with 100 sites of 100 images,
-    a third with a layer of 51 MB. Without effect where the C library is another one.
+    By default glibc returns large blocks to the system at once. Every training step then requests
+    all its memory again, and the system clears it page by page: a fifth of a round's processor time
+    with 100 sites of 100 images, a third with a layer of 51 MB. With another C library this only
+    declares the process to be our own.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -37,14 +38,14 @@ def tune_own_process() -> None:
 
 @contextmanager
 def rare_garbage_collection() -> Iterator[None]:
-    """Search for garbage less often in a process of ours; in the end as before.
+    """Collect garbage less often inside this context, in a process of our own.
 
-    torch and its like bring 350,000 objects, so that a full search takes 0.2 s; a run of 1,000
-    sites made one every other round. Those that there are now are left out. What nobody uses goes
-    at once all the same; only a circle of objects waits for a search, one of those that there are
-    now until the end.
+    PyTorch and other libraries hold 350,000 objects, so that a full collection takes 0.2 s, and a
+    run of 1,000 sites made one every other round. Objects that exist at the beginning are excluded
+    (`gc.freeze`). Reference counting still frees objects at once; only reference cycles wait for a
+    collection, and cycles among the excluded objects wait until the end of the context.
     """
-    if not tune_own_process.cache_info().currsize:  # nobody has said so
+    if not tune_own_process.cache_info().currsize:  # the process belongs to somebody else
         yield
         return
     before = gc.get_threshold()

@@ -1,4 +1,4 @@
-"""Programs that this one starts: a free port for them, who descends from whom, and their end."""
+"""Child processes: a free port for them, who descends from whom, and how they are ended."""
 
 import ctypes
 import os
@@ -12,12 +12,12 @@ from pathlib import Path
 from types import FrameType
 
 _TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask a program to end."""
+"""Signals that ask a process to end."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on now."""
+    """Return a TCP port of 127.0.0.1 on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -28,8 +28,8 @@ def free_port() -> int:
 def signals_as_exit(interrupt: bool = True) -> Iterator[None]:
     """Turn the signals that end a program into SystemExit, so that everything is cleaned up.
 
-    interrupt: Ctrl-C too, and it is said that the program ends; False: Ctrl-C stays what it is, and
-    who catches it has something better to say.
+    interrupt: True: Ctrl-C does so too, and a line announces the end. False: Ctrl-C still raises
+    KeyboardInterrupt, and the caller that catches it prints a message of its own.
     """
 
     def leave(number: int, _frame: FrameType | None) -> None:
@@ -48,7 +48,7 @@ def signals_as_exit(interrupt: bool = True) -> Iterator[None]:
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C, so that a program says what it would say then."""
+    """Turn SIGTERM into KeyboardInterrupt, so that a program ends as it does on Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -57,12 +57,12 @@ def termination_as_interrupt() -> Iterator[None]:
 
 
 def all_pids() -> set[int]:
-    """Return the numbers of all processes."""
+    """Return the ids of all processes of this machine."""
     return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
 
 
 def read_proc(pid: int, name: str) -> bytes:
-    """Return a file of /proc/PID; empty when the process is gone or another user's."""
+    """Return the content of /proc/PID/NAME; empty if the process is gone or another user's."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
@@ -70,24 +70,27 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def with_environment_variable(variable: str, value: str) -> set[int]:
-    """Return the processes that were started with this environment variable."""
+    """Return the ids of the processes that were started with this environment variable."""
     mark = f"{variable}={value}".encode()
     return {pid for pid in all_pids() if mark in read_proc(pid, "environ").split(b"\0")}
 
 
 def _stat(pid: int) -> tuple[str, int]:
-    """Return a process's state and parent; the name in parentheses before may hold anything."""
+    """Return the state (a letter of proc(5)) and the parent's id of a process; ("X", 0) if gone.
+
+    Both stand after the program's name, which is in parentheses and may itself contain any text.
+    """
     fields = read_proc(pid, "stat").rpartition(b")")[2].split()
     return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else ("X", 0)
 
 
 def parent(pid: int) -> int:
-    """Return the number of a process's parent; 0 where it is gone."""
+    """Return the id of a process's parent; 0 if the process is gone."""
     return _stat(pid)[1]
 
 
 def descendants(roots: set[int]) -> set[int]:
-    """Return the children of these processes, their children, and so on, without themselves."""
+    """Return all descendants of these processes, without the processes themselves."""
     parents = {pid: parent(pid) for pid in all_pids()}
     found: set[int] = set()
     fresh = set(roots)
@@ -103,7 +106,7 @@ def alive(numbers: set[int]) -> set[int]:
 
 
 def terminate(remaining: Callable[[], set[int]]) -> None:
-    """Ask, ask again, then kill, until `remaining` is empty."""
+    """Send SIGTERM twice and then SIGKILL, 5 s apart, until `remaining` returns no process."""
     for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         for pid in remaining():
             try:
@@ -118,22 +121,22 @@ def terminate(remaining: Callable[[], set[int]]) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make orphans below us our children, so that all can be found and ended."""
+    """Become the parent of descendants whose parent ends, so that all can be found and ended."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def terminate_descendants() -> None:
-    """End our descendants, whatever asks us to hurry; who calls it is about to end, too."""
+    """End all our descendants, ignoring signals meanwhile; the caller is about to end as well."""
     for number in _TERMINATION_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     terminate(running_descendants)
 
 
 def running_descendants() -> set[int]:
-    """Return our descendants that still run, after collecting those that ended.
+    """Return our descendants that still run, after waiting for (reaping) those that have ended.
 
-    Adopted orphans too: in a container nobody else collects them. A program whose threads are
-    still ending counts.
+    Adopted orphans are reaped too, since in a container nobody else does it. A process whose
+    threads are still ending counts as running.
     """
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:

@@ -1,4 +1,4 @@
-"""Work while it goes on, a run's or another's: a bar on a terminal, plain lines in a log."""
+"""Progress of a run or of other long work: a bar on a terminal, plain lines in a log."""
 
 import sys
 import time
@@ -25,18 +25,18 @@ from rich.text import Text
 from fedapp.core.formatting import duration, percent
 
 PHASE_EVERY_S = 30.0
-"""In a log, a phase says how far it is when nothing else was said for so long."""
+"""Seconds without any other line in a log after which a phase reports how far it is."""
 SLOW_AFTER_S = 5.0
-"""What takes longer than this says what it does."""
+"""Seconds after which slow work is announced."""
 RECENT_ROUNDS = 10
-"""Rounds whose mean time stands for those to come."""
+"""Number of the last rounds whose mean duration predicts the time that is left."""
 
 
 class Progress:
-    """Shows a run; use it as a context manager, so that the terminal is restored.
+    """Shows the progress of a run; use it as a context manager, so that the terminal is restored.
 
-    console: where to; None: standard output. clock: seconds, monotonic.
-    bar: what a terminal shows; None in a log.
+    console: where to write; None: standard output. clock: returns seconds and never goes back.
+    bar: the bar on a terminal; None in a log.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Progress:
             self.bar = None
 
     def started(self, title: str, rounds: int, sites: int, begins: str = "warm-up") -> None:
-        """Say what begins: `rounds` rounds after round 0; begins: what that is called."""
+        """Announce a run of `rounds` rounds after round 0; begins: what round 0 is called."""
         self._rounds, self._begins = rounds, begins
         self._round_began = self._clock()
         if self.bar is None:
@@ -84,17 +84,17 @@ class Progress:
             )
 
     def phase(self, text: str, done: int, total: int) -> None:
-        """Say how far a phase of the round is: `done` of `total` sites have answered."""
+        """Report how far a phase of the round is: `done` of `total` sites have answered."""
         if self.bar is not None and self._task is not None:
             self.bar.update(self._task, phase=_one_line(f"{text} {done}/{total}"))
         elif self._clock() - self._spoke >= PHASE_EVERY_S:
             self._say(f"{text}: {done} of {total} sites")
 
     def round_done(self, row: dict[str, Any]) -> None:
-        """Say what a round brought: a row of `metrics.jsonl`."""
+        """Report the results of a round; row: its row of `metrics.jsonl`."""
         number = row["round"]
         now = self._clock()
-        if number > 0:  # round 0 is no measure for the rounds to come
+        if number > 0:  # round 0 (the warm-up) does not predict how long the others take
             self._durations.append(now - self._round_began)
         self._round_began = now
         accuracy = f"accuracy {percent(row.get('mean_test_accuracy'))} %"
@@ -116,7 +116,7 @@ class Progress:
         )
 
     def note(self, text: str) -> None:
-        """Say something that deserves attention, such as a site that was skipped and why."""
+        """Print something that deserves attention, such as a site that was skipped and why."""
         self._say(text)
 
     def _left(self, number: int) -> list[str]:
@@ -126,10 +126,10 @@ class Progress:
         return [f"{duration(mean * (self._rounds - number))} left"]
 
     def _say(self, text: str) -> None:
-        """Print one line as it is; above the bar, where there is one."""
+        """Print one line without markup; on a terminal it appears above the bar."""
         self._spoke = self._clock()
         line = _one_line(text)
-        # A name that the terminal cannot show must not end the run.
+        # A name that the terminal's encoding cannot show must not end the run.
         line = line.encode(self._console.encoding, "replace").decode(self._console.encoding)
         self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
         self._console.file.flush()
@@ -139,9 +139,9 @@ class Progress:
 def slow_work_notice(
     what: str, stream: TextIO | None = None, after_s: float = SLOW_AFTER_S
 ) -> Iterator[None]:
-    """Say what is being done where it takes longer than `after_s` seconds, and then now and then.
+    """Print what is being done if it takes longer than `after_s` seconds, then every 30 s.
 
-    stream: where to; None: standard error.
+    stream: where to write; None: standard error.
     """
     began, over = time.monotonic(), Event()
 
@@ -162,19 +162,19 @@ def slow_work_notice(
 
 
 class _Rate(ProgressColumn):
-    """Images a second, of late."""
+    """A column with the current speed in images a second."""
 
     def render(self, task: Task) -> Text:
-        """Return the text; empty before there is anything to say."""
+        """Return the text; it is empty until a speed has been measured."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:,.0f} a second")
 
 
 @contextmanager
 def image_progress(what: str, images: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar for work of many images; yield what is to be told how many more are done.
+    """Show a bar for work on many images; yield a function to call with how many more are done.
 
-    On standard error: answers may go to standard output.
+    The bar is on standard error, since the results may go to standard output.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -189,5 +189,5 @@ def image_progress(what: str, images: int) -> Iterator[Callable[[int], None]]:
 
 
 def _one_line(text: str) -> str:
-    """Return the text without control characters: a reason may come from another machine."""
+    """Replace control characters by spaces: a reason may come from another machine."""
     return "".join(c if c.isprintable() else " " for c in text)

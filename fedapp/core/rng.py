@@ -1,7 +1,7 @@
 """Random draws keyed by (seed, purpose, round, site).
 
-No generator is carried from one draw to the next, so neither resuming a run, nor the number of
-workers, nor the order of replies can change a result.
+No generator's state is carried from one draw to the next. Neither resuming a run, nor the number of
+workers, nor the order of replies can therefore change a result.
 """
 
 import hashlib
@@ -16,9 +16,10 @@ Key = int | str
 
 
 def key(seed: int, purpose: str, *parts: Key) -> int:
-    """Return a 63-bit integer that depends on every part and on nothing else.
+    """Return a 63-bit integer that depends on all arguments and on nothing else.
 
-    Parts keep their type and their borders: ("a", 1), ("a", "1") and ("a1",) all differ.
+    The type of each part and the boundaries between parts count: ("a", 1), ("a", "1") and ("a1",)
+    give different keys.
     """
     text = json.dumps([seed, purpose, *parts])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
@@ -43,7 +44,7 @@ def seeded(device: torch.device, seed: int, purpose: str, *parts: Key) -> Iterat
             torch.manual_seed(number)
             yield
         return
-    # Not torch.manual_seed: without a GPU that formats a stack trace at every call.
+    # torch.manual_seed would format a stack trace at every call on a machine without a GPU.
     generator = torch.default_generator
     state = generator.get_state()
     generator.manual_seed(number)

@@ -1,7 +1,8 @@
-"""Every setting of an experiment but the method's and the network's own: closed, typed, checked.
+"""All settings of an experiment but those of the method and the network: closed, typed, checked.
 
-Paper: "Uncertainty Minimization for Personalized Federated Semi-Supervised Learning", final form.
-The descriptions give unit and source; `conf/*.yaml` repeats them beside the values.
+"The paper" is "Uncertainty Minimization for Personalized Federated Semi-Supervised Learning" in its
+final form. The text below each setting gives its meaning, unit and source; `conf/*.yaml` repeats it
+beside the values.
 """
 
 import math
@@ -25,9 +26,9 @@ OWN = "own"
 FOLDER = "folder"
 """`data.name` of a folder of images, one folder for each class."""
 MEMORY = "memory:"
-"""How `data.name` begins of data that a program gave this process."""
+"""Prefix of `data.name` for data that a program has passed to the Python API."""
 _TABLE_COLUMNS = ("path", "label", "bag", "split", "group", "patient")
-"""Of a site's table, which no finding may be called."""
+"""Columns of a site's labels.csv; no finding may have such a name."""
 
 Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -38,9 +39,9 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _join_names(value: object) -> object:
-    """Return the names of a list as one text, commas between them; anything else as it is.
+    """Join a list of names into one text with commas; return any other value unchanged.
 
-    Raises ValueError on a name that such a text cannot hold, and on a text in brackets.
+    Raises ValueError for a name that such a text cannot hold, and for a text in brackets.
     """
     if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
         raise ValueError("no brackets here: write the names with commas between them")
@@ -55,19 +56,19 @@ def _join_names(value: object) -> object:
 
 
 Names = Annotated[str, BeforeValidator(_join_names)]
-"""Names with commas between them; where they stand in a file, they may be a list of YAML."""
+"""Names separated by commas; in a file they may also be written as a YAML list."""
 
 LABELS, BAGS, NOTHING = KINDS_OF_KNOWLEDGE = ("labels", "bags", "nothing")
-"""What a site may know of its training images' classes: `split.knows`."""
+"""Values of `split.knows`: what a site knows about the classes of its training images."""
 
 OWN_WINDOW = "dicom"
-"""`data.window` where each file's own window is to be used, which only DICOM files have."""
+"""`data.window` where each file's own window is used; only DICOM files have one."""
 
 _DEALS_OF_ALPHA = {
     "dirichlet_alpha": ("dirichlet", "dirichlet_unlabelled"),
     "label_alpha": ("dirichlet",),
 }
-"""Concentrations, and the values of `split.deal` that they belong to."""
+"""The Dirichlet concentrations, each with the values of `split.deal` that use it."""
 
 UNEVEN_LABELS_SHARE = 0.05
 """Labelled share of most sites' training images under `split.deal=uneven_labels` (FedSiam)."""
@@ -77,16 +78,16 @@ SHIFT_KINDS = ("rotation", "brightness", "contrast", "blur", "noise")
 
 
 Unused = dict[str, str]
-"""Settings that say nothing beside the others, and why; the words go on after the setting's name.
+"""Settings that have no effect beside the others, each with the reason (it follows the name).
 
-A choice between kinds, such as `split.deal`, so decides which of the other settings belong to it.
+For example, `split.deal` decides which of the other settings of its group are used.
 """
 
 
 def is_changed(settings: object, key: str) -> bool:
-    """Whether a setting has another value than its default.
+    """Whether a setting differs from its default.
 
-    A file that says every setting, such as a run's config.yaml, gives idle ones their defaults.
+    A file with all settings, such as a run's config.yaml, has unused ones at their defaults.
     """
     return bool(getattr(settings, key) != getattr(type(settings), key))
 
@@ -106,32 +107,35 @@ class DataSettings:
     image_size: Annotated[int, Field(ge=0, le=512)] = 0
     """Side in pixels to resize to, 8 to 512 as far as the network allows it; 0: as stored."""
     window: str = ""
-    """Of images with more than 8 bits, in files: the two values that become black and white, a
-    comma between; `dicom`: each file's own window; empty: there are no such images."""
+    """For image files with more than 8 bits: the two values that become black and white, separated
+    by a comma; `dicom`: each file's own window; empty: there are no such images."""
 
-    # What sites with data of their own (name = own) agree upon, since no one sees all their images.
+    # What sites with data of their own (name = own) agree on, since nobody sees all their images.
     classes: Names = ""
-    """Names of the classes, commas between them; their order is the labels' numbers."""
+    """Names of the classes, separated by commas; their order gives the numbers of the labels."""
     findings: Names = ""
-    """Names of findings, commas between them, in the place of classes: an image shows any number of
-    them (docs/OWN_DATA.md). Empty: each image is of one class."""
+    """Names of findings, separated by commas, in place of classes: an image shows any number of
+    them (docs/OWN_DATA.md). Empty: each image has one class."""
     sites: Names = ""
-    """Names of the sites that may take part, commas between them; their order is their numbers."""
+    """Names of the sites that may take part, separated by commas; their order gives the numbers of
+    the sites."""
     channels: Annotated[int, Field(ge=0, le=3)] = 0
-    """Of every image: 1 (grey) or 3 (RGB)."""
+    """Channels of every image: 1 (grey) or 3 (RGB)."""
     mean: float = 0.5
-    """Subtracted from pixels / 255, in every channel, in [0, 1]; or from every number of a vector.
-    Of own data only, others are measured."""
+    """Is subtracted from pixels / 255 in every channel, in [0, 1], or from every number of a
+    vector. For own data only; for other data it is measured."""
     std: Positive = 0.25
-    """What is left is divided by it, at most 1 for pixels; of own data only."""
+    """The difference is divided by it; at most 1 for pixels. For own data only."""
     vector_size: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    """Numbers of a vector, where the sites have vectors and no images; 0: they have images."""
+    """Length of a vector where the sites have vectors in place of images; 0: they have images."""
     encoder: str = ""
-    """What made these vectors, as all sites' files must say it; empty: tables, made by none."""
+    """Name of the encoder that made the vectors, as every site's files must state it; empty: tables
+    that no encoder made."""
     patients: str = ""
-    """Regular expression with one group, found in every image's path, which gives the patient: all
-    images of one go to one site and part. Empty: labels.csv may say it (docs/OWN_DATA.md). Of
-    simulations alone: a real site has its own in its site.yaml, and refuses a run with one."""
+    """Regular expression with one group that matches every image's path and gives the patient: all
+    images of a patient go to one site and to one part. Empty: labels.csv may name the patient
+    (docs/OWN_DATA.md). For simulations only: a real site has this in its own site.yaml, and refuses
+    a run that sets it."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -163,7 +167,7 @@ class DataSettings:
     @field_validator("window", mode="before")
     @classmethod
     def _no_number(cls, value: object) -> object:
-        """Say of a single number what a window is; that it is no text would be of no help."""
+        """Explain what a window is if a single number is given; "not a string" would not help."""
         if isinstance(value, int | float):
             window_ends(str(value))
         return value
@@ -225,7 +229,7 @@ class DataSettings:
 
 
 def _site_name(name: str) -> str:
-    """Return a site's name as it is. Raises ValueError where it is none."""
+    """Return a valid name of a site unchanged. Raises ValueError naming the rule."""
     if not re.fullmatch(SITE_NAME, name):
         raise ValueError(
             f"{name!r}: a site's name has at most 64 letters, digits, dots, dashes and "
@@ -235,7 +239,7 @@ def _site_name(name: str) -> str:
 
 
 def _check_names(key: str, names: Sequence[str], rule: Callable[[str], str]) -> None:
-    """Raise Contradiction where two are equal, or one is none by its rule."""
+    """Raise Contradiction if two names are equal, or one breaks the rule for such names."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Contradiction(f"{key} must differ: {twice[0]!r} stands twice", key)
     for name in names:
@@ -246,10 +250,11 @@ def _check_names(key: str, names: Sequence[str], rule: Callable[[str], str]) -> 
 
 
 def members_of(members: str, names: Sequence[str], sites: int) -> dict[int, str]:
-    """Return the fingerprint of each site's key, by the site's number; none where none is named.
+    """Return the fingerprint of each site's key by the site's number; empty if `members` is empty.
 
-    members: as `privacy.members`. names: of sites with images of their own; else sites go by
-    their numbers. sites: how many there are. Raises ValueError naming the rule.
+    members: the value of `privacy.members`. names: names of the sites if they have images of their
+    own; otherwise sites are called by their numbers. sites: how many there are. Raises ValueError
+    naming the rule.
     """
     found: dict[int, str] = {}
     for entry in _split_names(members):
@@ -268,9 +273,9 @@ def members_of(members: str, names: Sequence[str], sites: int) -> dict[int, str]
 
 
 def window_ends(window: str) -> tuple[float, float] | None:
-    """Return the values of `data.window` that become black and white; None: it names none.
+    """Return the pixel values of `data.window` that become black and white; None if it has none.
 
-    Raises ValueError where it is no window.
+    Raises Contradiction if it is not a window.
     """
     if window in ("", OWN_WINDOW):
         return None
@@ -285,7 +290,7 @@ def window_ends(window: str) -> tuple[float, float] | None:
 
 
 def check_patients(pattern: str) -> None:
-    """Raise Contradiction where it is no regular expression with one group."""
+    """Raise Contradiction if the pattern is not a regular expression with one group."""
     try:
         groups = re.compile(pattern).groups
     except (re.error, OverflowError, RecursionError) as error:
@@ -299,72 +304,77 @@ def check_patients(pattern: str) -> None:
 def unused_settings(
     cls: type[DataSettings] | type["SplitSettings"], said: Mapping[str, Any]
 ) -> Unused:
-    """Return the settings of a group that say nothing beside what is said of it, and why.
+    """Return the settings of a group that have no effect beside the given ones, and the reason.
 
-    What is said may be of any type: others check that.
+    said: the given settings of the group; their types need not have been checked yet.
     """
     return cls.unused({field.name: field.default for field in fields(cls)} | dict(said))
 
 
 def _refuse_unused(settings: "DataSettings | SplitSettings") -> None:
-    """Raise Contradiction on the first setting that says nothing beside the others."""
+    """Raise Contradiction for the first setting that is set and has no effect."""
     for key, why in settings.unused(vars(settings)).items():
         if is_changed(settings, key):
             raise Contradiction(f"{key} {why}", key)
 
 
 def _split_names(text: str) -> tuple[str, ...]:
-    # Letters with marks as one character each, as the names of classes are read elsewhere too.
+    # NFC makes a letter with an accent one character, as wherever names of classes are read.
     names = unicodedata.normalize("NFC", text).split(",")
     return tuple(name.strip() for name in names) if text.strip() else ()
 
 
 @dataclass(frozen=True, config=CLOSED)
 class SplitSettings:
-    """How the images are dealt to the sites (paper, Sec. VI-A)."""
+    """How the images are distributed to the sites (paper, Sec. VI-A)."""
 
     num_clients: Annotated[int, Field(ge=1, le=100_000)] = 10
-    """K, sites."""
+    """K, number of sites."""
     deal: Literal[
         "dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels", "majority",
         "ten_mixes", "dirichlet_unlabelled",
     ] = "dirichlet"  # fmt: skip
-    """dirichlet: by the two alphas; the others with exact counts, see `fedapp.data.split.exact`."""
+    """How images go to sites. dirichlet: by the two alphas; the others give exact counts, see
+    `fedapp.data.split.exact`."""
     dirichlet_alpha: Positive = 0.5
-    """alpha of Dir_K: label skew between sites; small = each site sees few classes."""
+    """alpha of Dir_K, the label skew between sites; small: each site has few classes."""
     label_alpha: Positive = 0.5
-    """alpha of Dir_2: how unevenly sites are labelled; small = all or nothing."""
+    """alpha of Dir_2, how unevenly sites are labelled; small: a site has all labels or none."""
     train_share: Share = 0.7
     """Share of all images for training; 0.7 in the paper."""
     val_share: Share = 0.1
-    """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
+    """Share of all images for validation; 0.1 in the paper. The rest is for testing."""
     test_images: NonNegative = 0
-    """Images at the end of the data set that are its test part; 0: drawn, by the two shares."""
+    """Number of images at the end of the data set that are its test part; 0: the test part is drawn
+    according to the two shares."""
     labels: Literal["some", "all", "none"] = "some"
-    """some: of each site's training images a share by Dir_2; all: every one, the paper's -SL; none:
-    the server alone has labels to learn from."""
+    """Which training images are labelled. some: a share of each site's, by Dir_2; all: every one,
+    the paper's -SL; none: only the server has labels."""
     label_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Mean share of a site's training images that are labelled; 0.5 in the paper, which is the most
     that Dir_2 can give."""
     feature_shift: Share = 0.0
-    """How much each site's images are changed by its own fixed amounts; 0: not at all."""
+    """How strongly each site's images are changed, by amounts fixed for the site; 0: not at all."""
     shift_kinds: Names = "rotation, brightness, contrast"
-    """What is changed then, commas between them: see `SHIFT_KINDS`."""
+    """Which properties are changed then, separated by commas: see `SHIFT_KINDS`."""
     bags: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Bags per site, of whose training images the class proportions alone are known; 0: none."""
+    """Bags per site. Of the training images in a bag only the class proportions are known; 0: there
+    are no bags."""
     bag_mix: Literal["dirichlet", "dominant", "official"] = "dirichlet"
-    """Of classes in bags. dirichlet: every division as likely; dominant: bags of equal size, in
-    each of which one class prevails (FedUL); official: as its code, images repeat across bags."""
+    """How classes are distributed to bags. dirichlet: every division is equally likely; dominant:
+    bags of equal size in each of which one class prevails (FedUL); official: as in FedUL's code,
+    where images repeat across bags."""
     prior_noise: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """epsilon of FedUL's Table E.9: how wrong the proportions are that sites are told; 0: exact."""
+    """epsilon of FedUL's Table E.9: error of the proportions that sites are given; 0: exact."""
     knows: Names = ""
-    """What sites know of their training images' classes, in turn, commas between them: labels,
-    bags or nothing; empty: all the same, bags if there are any."""
+    """What sites know about the classes of their training images: labels, bags or nothing,
+    separated by commas and assigned to the sites in turn. Empty: the same for all sites, bags if
+    there are any."""
     server_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of all training images that the server has itself, labelled; 0: it has none."""
+    """Share of all training images that the server itself has, labelled; 0: it has none."""
 
     manifest: str = ""
-    """File of a saved split to use instead of drawing one; empty: draw."""
+    """File of a saved split to use; empty: a split is drawn."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -372,7 +382,7 @@ class SplitSettings:
         return _split_names(self.shift_kinds)
 
     def known_at(self, site: int) -> str:
-        """Return what a site knows, one of `KINDS_OF_KNOWLEDGE`."""
+        """Return what a site knows about its training images: one of `KINDS_OF_KNOWLEDGE`."""
         turns = _split_names(self.knows) or (BAGS if self.bags else LABELS,)
         return turns[site % len(turns)]
 
@@ -449,46 +459,50 @@ class SplitSettings:
 
 @dataclass(frozen=True, config=CLOSED)
 class TrainSettings:
-    """Local training: SGD with momentum (paper, Sec. VI-A), or as another paper has it."""
+    """Local training: SGD with momentum (paper, Sec. VI-A), or the choice of another paper."""
 
     local_epochs: NonNegative = 5
     """E, passes over a site's training images per round."""
     local_steps: NonNegative = 0
-    """Mini-batches per round in place of E passes, equal at all sites and for all methods; 0: E
-    passes. The warm-up takes warmup_epochs / E as many."""
+    """Mini-batches per round in place of E passes, the same at all sites and for all methods; 0: E
+    passes. The warm-up then takes warmup_epochs / E times as many."""
     warmup_epochs: NonNegative = 5
     """Supervised passes over a site's labelled images before round 1; the paper is silent."""
     warmup_rounds: Count = 4
-    """Averages in the warm-up of methods that average, at equal distances; others have none."""
+    """Number of averages during the warm-up, evenly spaced, of methods that average; other methods
+    have none."""
     batch_size: Annotated[int, Field(ge=2)] = 64
-    """B, images."""
+    """B, number of images in a mini-batch."""
     at_once: NonNegative = 0
-    """Images that the network takes at a time: a batch of more is learned from in pieces, whose
-    gradients add up; batch norm sees a piece alone. 0: whole batches. For losses that are a mean
-    over images: UM-pFSSL, supervised FedAvg and kin. Steps of their own (pFedMe, privacy.epsilon)
-    stay whole."""
+    """Images that the network takes at a time: a larger batch is processed in pieces whose
+    gradients are added up (gradient accumulation); batch norm sees each piece alone. 0: whole
+    batches. For losses that are a mean over images, such as those of UM-pFSSL and supervised
+    FedAvg. Methods with steps of their own (pFedMe, privacy.epsilon) always take whole batches."""
     learning_rate: Positive = 1e-4
-    """eta."""
+    """eta, the learning rate."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of SGD."""
+    """Momentum of SGD."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Of the optimiser: a weight's share that is added to its gradient."""
+    """Weight decay of the optimiser: this multiple of a weight is added to its gradient."""
     optimiser: Literal["sgd", "adam", "rmsprop"] = "sgd"
-    """How a step follows from a gradient; begins anew in each task. pFedMe has steps of its own."""
+    """The optimiser, whose state begins anew in each task. pFedMe has steps of its own."""
     batches: Literal["joint", "paired"] = "joint"
-    """joint: drawn from labelled and unlabelled images together; paired: B of each a step."""
+    """joint: a batch is drawn from labelled and unlabelled images together; paired: each step takes
+    B labelled and B unlabelled ones."""
     augment: Literal["none", "weak"] = "none"
     """weak: every training image is shifted, and mirrored where that is safe, at every step."""
 
     uneven: Literal["plain", "balanced", "adjusted"] = "plain"
-    """Of classes of which a site has few labelled images. balanced: each class is drawn as often;
-    adjusted: logits + ln of the site's class shares in training (Menon et al. 2021). Of methods
-    that average; prior shift then answers as if all classes were as frequent."""
+    """Treatment of classes of which a site has few labelled images. balanced: every class is drawn
+    equally often; adjusted: the logits plus ln of the site's class shares in training (Menon et al.
+    2021). For methods that average; prior shift then answers as if all classes were equally
+    frequent."""
 
     def steps(self, epochs: int, before: int = 0) -> int | None:
-        """Return the mini-batches that stand for that many passes; None: the passes decide.
+        """Return the number of mini-batches in place of `epochs` passes; None if passes count.
 
-        before: passes of the same training that were counted already. Parts add up to the whole.
+        before: passes of the same training that are already done. The numbers of the parts of a
+        training add up to the number of the whole.
         """
         if not self.local_steps:
             return None
@@ -498,71 +512,74 @@ class TrainSettings:
 
 @dataclass(frozen=True, config=CLOSED)
 class RoundSettings:
-    """The federation's clock."""
+    """Rounds: how many, which sites train in them, and how long the server waits."""
 
     num_rounds: NonNegative = 200
-    """T, rounds after the warm-up."""
+    """T, number of rounds after the warm-up."""
     sample_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
     """tau, share of sites that train in a round."""
     deadline_s: Positive = 3600.0
-    """Seconds a phase of a round may take before silent sites are skipped."""
+    """Seconds that a phase of a round may take before sites that have not answered are skipped."""
     join_wait_s: Annotated[float, Field(ge=0)] = 10.0
-    """Seconds to wait, at the start or when a run is taken up again, until all sites are here and
-    have answered; then those that have are used."""
+    """Seconds to wait, at the start of a run and when it is resumed, until all sites are connected
+    and have answered; after that the run goes on with those that have."""
     hello_s: Positive = 600.0
     """Seconds to wait for the sites' first answers; a site may have to download its data."""
     min_reply_share: Share = 0.5
-    """A phase with fewer answers than this share of its tasks ends the run."""
+    """The run ends if fewer than this share of a phase's tasks are answered."""
     robust: str = "none"
     """How the server averages: none, the weighted mean; against bad models bounded, median or
     filtered; or a rule of one's own, `package.module:Class`."""
     chosen_by: Literal["accuracy", "balanced_accuracy", "f1", "kappa"] = "accuracy"
-    """Metric of the validation images by which a site keeps a model, and of its verdict; all but
-    accuracy count every class alike, or take chance off."""
+    """Metric on the validation images by which a site chooses the model it keeps, and of its
+    verdict. All but accuracy weigh every class alike or correct for chance."""
     min_sensitivity: Share = 0.0
-    """Sensitivity that the model that a site keeps must have in each class with 10 validation
-    images or more; where none has it, the nearest is kept. 0: none is asked for."""
+    """Sensitivity that the model which a site keeps must reach in each class with 10 validation
+    images or more; if no model reaches it, the nearest is kept. 0: no such condition."""
     pooled_auroc: bool = False
-    """Whether sites send by class how many test images have which score, in 100 bins: of them the
-    server has AUROC and average precision of all sites' images. SECURITY.md says what they tell."""
+    """Whether sites send, for each class, a histogram of the test images' scores in 100 bins. From
+    these the server computes AUROC and average precision over all sites' images. SECURITY.md says
+    what the histograms reveal."""
 
 
 @dataclass(frozen=True, config=CLOSED)
 class TransportSettings:
-    """How a model is written down: on the wire, on disk and for its digest."""
+    """How a model is serialised: on the wire, on disk and for its digest."""
 
     precision: Literal["float32", "float16"] = "float32"
-    """Of the weights; float16 halves what is sent and rounds every model that is uploaded."""
+    """Number format of the weights; float16 halves what is sent and rounds every uploaded model."""
     compression: Literal["none", "zlib"] = "none"
     """zlib: 14 % fewer bytes, lossless; pays on links below about 40 Mbit/s."""
 
 
 @dataclass(frozen=True, config=CLOSED)
 class PrivacySettings:
-    """What is done to a model before it leaves a site (docs/SECURITY.md)."""
+    """How models and sums are protected before they leave a site (docs/SECURITY.md)."""
 
     clip: Annotated[float, Field(ge=0)] = 0.0
-    """C, largest L2 norm of an upload's change; 0: off, models leave as they were trained."""
+    """C, largest L2 norm of an upload's change; 0: models leave as they were trained."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """At which epsilon is told; well below 1 / the number of a site's images."""
+    """delta of the differential privacy; choose it well below 1 / the number of a site's images."""
     epsilon: Annotated[float, Field(ge=0)] = 0.0
-    """Of a whole run, for any one patient where a site knows whose its images are, else for any one
-    image, at delta; 0: neither is protected."""
+    """epsilon of a whole run at delta: for any one patient if a site knows whose its images are,
+    otherwise for any one image; 0: no differential privacy."""
     gradient: Positive = 1.0
-    """L2 norm that the gradient of one image, or of all images of a patient, is cut to where a
+    """L2 norm to which the gradient of one image, or of all images of a patient, is clipped when a
     network is trained under epsilon."""
     sampling: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """q: with which chance an image or patient is in a step then, in place of batch_size."""
+    """q, probability with which an image or patient is in a step under epsilon, in place of
+    batch_size."""
     sums: Literal["plain", "masked"] = "plain"
-    """masked: what sites send is masked so that the server learns the sums over all sites alone."""
+    """masked: secure aggregation; sites mask what they send so that the server learns only the sums
+    over all sites."""
     members: Names = ""
-    """Sites whose sums are masked, each with the fingerprint of its registered key, commas between
-    them: `north=SHA256, south=SHA256`; empty: keys follow from the seed, a simulation."""
+    """Sites of the masked sums, each with the fingerprint of its registered key, separated by
+    commas: `north=SHA256, south=SHA256`; empty: a simulation, whose keys follow from the seed."""
     least_members: Annotated[int, Field(ge=3)] = 3
-    """Sites in a masked sum at least; a site's own terms may ask for more."""
+    """Minimum number of sites in a masked sum; a site's own terms may ask for more."""
     colluding: Annotated[int, Field(ge=1)] = 1
-    """Members of a masked sum that may be in league with the server: the others' noise, under
-    epsilon, suffices without theirs."""
+    """Members of a masked sum that may collude with the server: under epsilon, the noise of the
+    others suffices without theirs."""
 
     @property
     def masked(self) -> bool:
@@ -586,36 +603,38 @@ class PrivacySettings:
 
 @dataclass(frozen=True, config=CLOSED)
 class RuntimeSettings:
-    """Where and how the work is done.
+    """Where and how the computation is done.
 
     `device` and `threads` can change a result's last bits, `precision` its third digit. On a
     GPU the last bits differ from one run to the next unless `deterministic` is set.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: CUDA where there is one."""
+    """auto: a CUDA device if there is one, else the CPU."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of convolutions; weights stay float32. auto: bfloat16 on a GPU, float32 on a CPU."""
+    """Number format of convolutions; weights stay float32. auto: bfloat16 on a GPU, float32 on a
+    CPU."""
     threads: Count = 1
-    """CPU threads per site; fixed so that every driver gives the same bits."""
+    """CPU threads per site; fixed so that every way of running gives the same bits."""
     deterministic: bool = False
-    """On a GPU: algorithms that give equal bits every time; some are slower."""
+    """On a GPU: use only algorithms that give the same bits every time; some are slower."""
     workers: NonNegative = 0
-    """Sites at a time, each in a process; 0: on Flower as many as cores and memory carry, in
-    `fedapp run` one."""
+    """Sites that work at the same time, each in a process of its own. 0: with Flower as many as
+    cores and memory allow, with `fedapp run` one."""
     in_flight_mib: Count = 4096
-    """MiB of models that may be under way between server and sites; bounds the server's memory."""
+    """MiB of models that may be in transit between server and sites; bounds the server's memory."""
     out: str = ""
     """Folder for run folders; empty: $FEDAPP_OUT, else ~/fedapp-runs."""
     run_name: str = ""
     """Name of the run folder; empty: preset, seed and start time."""
     resume: bool = False
-    """Continue the run in the folder `run_name` from its last whole round."""
+    """Continue the run in the folder `run_name` from its last complete round."""
     server_data: str = ""
-    """Folder or CSV file of labelled images that the server has itself, where sites have images of
+    """Folder or CSV file of labelled images that the server itself has, if sites have images of
     their own; empty: it has none."""
     models: bool = True
-    """Each site keeps its best model for use; a comparison's cells do not: it costs up to 9 %."""
+    """Whether each site keeps its best model for use. It takes up to 9 % of a run's time, and the
+    runs of a comparison do not do it."""
 
 
 GROUPS: Mapping[str, type] = {
@@ -627,14 +646,14 @@ GROUPS: Mapping[str, type] = {
     "privacy": PrivacySettings,
     "runtime": RuntimeSettings,
 }
-"""The groups of settings of an experiment, by the names that they have there."""
+"""The groups of settings of an experiment, by the names of its fields."""
 
 
 # --- between groups -------------------------------------------------------------------------------
 
 
 def _check_own_data(data: DataSettings, split: SplitSettings) -> Iterator[Incompatibility]:
-    """Yield each setting that does not go with sites' own data, which nobody deals."""
+    """Yield each setting that cannot be used with sites' own data, which nobody distributes."""
     if data.name != OWN:
         return
     if data.sites and len(data.site_names) != split.num_clients:
@@ -657,7 +676,7 @@ def _check_own_data(data: DataSettings, split: SplitSettings) -> Iterator[Incomp
 def _check_findings(
     data: DataSettings, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
 ) -> Iterator[Incompatibility]:
-    """Yield each setting that has no meaning where an image has several labels (findings)."""
+    """Yield each setting that has no meaning if an image has several labels (findings)."""
     if not data.findings:
         return
     of_classes = "is a setting of classes, and data.findings are set"
@@ -677,7 +696,7 @@ def _check_findings(
 def _check_server_data(
     data: DataSettings, split: SplitSettings, runtime: RuntimeSettings
 ) -> Iterator[Incompatibility]:
-    """Yield what is wrong where no server can have labels, or it alone should and has no images."""
+    """Yield what is wrong if the server cannot have data, or needs labelled images and has none."""
     own = data.name == OWN
     if runtime.server_data and not own:
         remedy = "a data set that is dealt has split.server_share"
@@ -691,7 +710,7 @@ def _check_server_data(
 def _check_masked_sums(
     split: SplitSettings, rounds: RoundSettings, privacy: PrivacySettings, runtime: RuntimeSettings
 ) -> Iterator[Incompatibility]:
-    """Yield each setting that needs more of a site than its part in a sum, or a smaller sum."""
+    """Yield each setting that needs more than sums over sites, or too small a sum."""
     if not privacy.masked:
         return
     rule = "needs single models or images, and sums are masked (privacy.sums)"
@@ -705,7 +724,7 @@ def _check_masked_sums(
     cohort, least = math.ceil(rounds.sample_rate * split.num_clients - 1e-9), privacy.least_members
     if cohort < least:
         rule = f"{cohort} sites train in a round, and a masked sum is of {least}"
-        too_few = split.num_clients < least  # then all of them do not suffice
+        too_few = split.num_clients < least  # then not even all sites would be enough
         key = "split.num_clients" if too_few else "rounds.sample_rate"
         yield Incompatibility(key, rule, "raise it")
     if privacy.epsilon and privacy.colluding > max((least - 1) // 3, 1):
@@ -716,7 +735,7 @@ def _check_masked_sums(
 def _check_members(
     data: DataSettings, split: SplitSettings, privacy: PrivacySettings
 ) -> Iterator[Incompatibility]:
-    """Yield what is wrong with the sites that are named as members of masked sums."""
+    """Yield what is wrong with `privacy.members`."""
     try:
         members_of(privacy.members, data.site_names, split.num_clients)
     except ValueError as error:
@@ -730,5 +749,5 @@ BETWEEN_GROUPS: tuple[Callable[..., Iterator[Incompatibility]], ...] = (
     _check_own_data,
     _check_findings,
 )
-"""Rules between groups of settings; what a rule looks at are its arguments, called as the groups
-are. What a method rules out stands at the method."""
+"""Rules between groups of settings. The names of a rule's arguments are the groups that it needs.
+What a method does not support is declared by the method."""

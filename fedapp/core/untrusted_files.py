@@ -1,4 +1,4 @@
-"""What others wrote, or a person may have changed: JSON, YAML, npz and safetensors, read safely.
+"""Safe readers of files that others wrote or changed: JSON, YAML, npz and safetensors.
 
 Every reader returns a value or raises `UntrustedFileError`, one line that says what is wrong; the
 caller adds the name of the file and the remedy. Size and nesting are bounded before anything walks
@@ -19,18 +19,18 @@ from pydantic_core import ValidationError
 from fedapp.core.errors import one_line
 
 MAX_DEPTH = 64
-"""Lists and mappings within one another; what this project writes has less than ten."""
+"""Levels of nested lists and mappings; files that this project writes have fewer than ten."""
 MAX_TEXT_BYTES = 2**30
-"""Of a text that is read whole: a checkpoint of 100,000 sites is the largest."""
+"""Size of a text that is read at once; the largest is a checkpoint of 100,000 sites."""
 ALWAYS_ALLOWED_BYTES, MAX_EXPANSION = 2**28, 200
-"""Bytes that a packed file may unpack to in any case, and times its size beyond. Vectors that an
-encoder has made shrink to half, zeros to a thousandth."""
+"""A packed file may unpack to so many bytes, or to so many times its size if that is more. Vectors
+that an encoder has made shrink to a half, zeros to a thousandth."""
 MAX_YAML_VALUES = 1_000_000
-"""Of YAML, counted as often as they are referred to: ten lines of aliases can mean billions."""
+"""Values in a YAML text, counted as often as aliases repeat them: ten lines can mean billions."""
 
 
 class UntrustedFileError(ValueError):
-    """What is wrong with a text or a file, in one line. line: where, from 1; 0: not known."""
+    """What is wrong with a text or a file, in one line. line: its number from 1; 0: not known."""
 
     def __init__(self, what: object, line: int = 0) -> None:
         super().__init__(one_line(what, 300) or type(what).__name__)
@@ -38,13 +38,13 @@ class UntrustedFileError(ValueError):
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return the first thing that is wrong with the fields of a value: where, and which rule."""
+    """Return the first problem that pydantic found: the field, and the rule that it breaks."""
     found = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, found['loc']))}: {found['msg']}"
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value that JSON says. Raises UntrustedFileError."""
+    """Parse JSON. Raises UntrustedFileError."""
     _check_size(text)
     try:
         value = json.loads(text)
@@ -59,14 +59,14 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_yaml(text: str | bytes, loader: Any = yaml.SafeLoader) -> Any:
-    """Return the value that YAML says, by a safe loader. Raises UntrustedFileError."""
+    """Parse YAML with a safe loader. Raises UntrustedFileError."""
     _check_size(text)
     try:
         value = yaml.load(text, Loader=loader)  # noqa: S506 a SafeLoader, or made from it
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise UntrustedFileError(error.problem or error, mark.line + 1 if mark else 0) from error
-    except Exception as error:  # dates that are none, numbers of 5,000 digits, depth without end
+    except Exception as error:  # impossible dates, numbers of 5,000 digits, endless nesting
         raise UntrustedFileError(f"is not YAML ({error or type(error).__name__})") from error
     _check_depth(value, MAX_YAML_VALUES)
     return value
@@ -87,11 +87,12 @@ def read_npz_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays of an npz file by name. Raises UntrustedFileError.
 
-    refuse: raises what it likes at names that are not wanted, before an array is read.
+    refuse: is called with all names before any array is read, and raises its own error if it does
+    not want them.
     """
     name = ""
     try:
-        with zipfile.ZipFile(file) as packed:  # else np.load may take it for another format
+        with zipfile.ZipFile(file) as packed:  # np.load would also accept other formats
             names = {inner.removesuffix(".npy") for inner in packed.namelist()}
             check_unpacked(file, sum(inner.file_size for inner in packed.infolist()))
     except Exception as error:
@@ -102,9 +103,9 @@ def read_npz_arrays(
         with np.load(file, allow_pickle=False) as stored:
             for name in sorted(names):
                 found[name] = stored[name]
-                if not isinstance(found[name], np.ndarray):  # of another kind of zip file
+                if not isinstance(found[name], np.ndarray):  # another kind of zip file
                     raise ValueError(f"{name!r} is no array")
-    except Exception as error:  # zipfile, zlib and numpy each have their own; MemoryError, too
+    except Exception as error:  # zipfile, zlib and numpy each raise their own; also MemoryError
         if "allow_pickle" in str(error):
             rule = "holds Python objects, which are not unpickled"
             raise PickledArrayError(f"array {name!r} {rule}") from error
@@ -121,7 +122,7 @@ def check_unpacked(file: Path, unpacked: int) -> None:
 
 
 class PickledArrayError(UntrustedFileError):
-    """An array that could only be unpickled, which would run whatever it says."""
+    """An array that could only be read by unpickling, which can execute arbitrary code."""
 
 
 def read_safetensors_metadata(file: Path) -> Mapping[str, str]:
@@ -134,7 +135,7 @@ def read_safetensors_metadata(file: Path) -> Mapping[str, str]:
     try:
         with safe_open(file, framework="np") as opened:
             return dict(opened.metadata() or {})
-    except Exception as error:  # of the library's own kinds
+    except Exception as error:  # safetensors raises exceptions of its own
         raise UntrustedFileError(error) from error
 
 
@@ -151,7 +152,7 @@ def _check_size(text: str | bytes) -> None:
 def _check_depth(value: Any, most: int = 0) -> None:
     """Raise UntrustedFileError if a value is nested too deep or, if `most` is set, has more parts.
 
-    Without recursion: it is what is bounded here.
+    It does not recurse, since the depth of recursion is what it bounds.
     """
     level, depth, count = [value], 0, 0
     while level:

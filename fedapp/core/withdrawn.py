@@ -1,4 +1,7 @@
-"""The names that version 2.0 took out, each with what to do instead. Version 1.0.0 has them all."""
+"""Settings, commands and terms that version 2.0 removed, and what to do instead of each.
+
+Version 1.0.0 still has all of them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +13,10 @@ TAKEN_OUT = "was taken out in 2.0"
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that was taken out.
+    """A setting that was removed.
 
-    default: the value, which changed nothing and which every run of an earlier version has in
-    its config.yaml. instead: what to do where it is set to anything else.
+    default: its default value, which had no effect. Every run of an earlier version has it in its
+    config.yaml, so that it is still accepted. instead: what to do if it has another value.
     """
 
     default: str | float
@@ -34,7 +37,7 @@ SETTINGS: Mapping[str, Setting] = {
         "", "leave it out; begin a run with the new sites in it (docs/JOINING.md)"
     ),
 }
-"""Settings, by dotted key."""
+"""The removed settings, by dotted key."""
 COMMANDS: Mapping[str, str] = {
     "check-server": "use `fedapp check --server host:port --keys FOLDER`",
     "code-hash": "use `fedapp approve --hash`",
@@ -46,19 +49,19 @@ COMMANDS: Mapping[str, str] = {
     "page": "use `fedapp report` or `fedapp watch`; at a site also `fedapp audit`",
     "tune": "use `fedapp compare GRID --tune`",
 }
-"""Commands of `fedapp`, and what to do instead."""
+"""The removed commands of `fedapp`, and what to do instead."""
 TERMS: Mapping[str, str] = {
     "noise_at_least": "write epsilon_at_most, which refuses runs without noise",
 }
-"""Terms of a site's own site.yaml."""
+"""The removed terms of a site's own site.yaml, and what to do instead."""
 
 
 def is_withdrawn_default(key: str, value: object) -> bool:
-    """Say whether a setting was taken out and has the value that changed nothing."""
+    """Whether a setting was removed and has the default value, which had no effect."""
     return key in SETTINGS and value == SETTINGS[key].default
 
 
 def refuse_command(name: str) -> None:
-    """Raise ConfigError where the command was taken out."""
+    """Raise ConfigError if the command was removed."""
     if name in COMMANDS:
         raise ConfigError(f"`fedapp {name}` {TAKEN_OUT}: {COMMANDS[name]}")

@@ -1,22 +1,22 @@
-"""Steps of gradient descent that protect single images or patients: DP-SGD, by Opacus.
+"""DP-SGD with Opacus: steps of gradient descent that protect single images or patients.
 
-In each step every image takes part with probability q, by itself and in secret (Poisson sampling,
-as the account presumes). Its gradient is cut to the norm C; the sum over the images gets Gaussian
-noise of standard deviation z C and is divided by q n, n being the number of images, which everybody
-knows (Abadi et al. 2016). Where it is known whose the images are, a patient takes the place of an
-image: all of a patient's images take part or none, and the sum of their gradients is cut to the
-norm C (McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models").
+In each step every image takes part with probability q, independently and in secret (Poisson
+sampling, as the accountant assumes). Its gradient is clipped to the norm C. The sum over the images
+gets Gaussian noise of standard deviation z C and is divided by q n, where n, the number of images,
+is public (Abadi et al. 2016). If it is known whose the images are, a patient takes the place of an
+image: all images of a patient take part or none, and the sum of their gradients is clipped to C
+(McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models").
 
-Opacus finds each image's gradient and cuts. Sampling and noise are ours: keyed by the site's
-secret, so that a task that is done again is no second look.
+Opacus computes and clips the gradient of each image. Sampling and noise are our own: they are keyed
+by the site's secret, so that a task that is repeated shows the same noise and not a second sample.
 
-Nothing else is drawn: no dropout and no random views of images (the settings refuse these). Their
-draws follow from the experiment's seed, which everybody knows, and from an image's place among the
-others: one image more would change the gradients of all that come after it.
+Nothing else is random: there is no dropout and no random augmentation (the settings refuse them).
+Such draws follow from the experiment's seed, which is public, and from an image's position among
+the others: one more image would change the gradients of all images after it.
 
-Whoever sends the weights can choose them so that numbers overflow for one image alone. Gradients
-that are NaN or infinite are therefore taken for 0 before they are cut: such an image or patient
-changes the sum by C at most, as every other, and no error tells of it.
+Whoever sends the weights can choose them so that numbers overflow for one image only. Gradients
+that are NaN or infinite are therefore replaced by 0 before clipping: such an image or patient
+changes the sum by at most C, like any other, and no error reveals it.
 """
 
 import warnings
@@ -33,15 +33,16 @@ from fedapp.core.optional_dependencies import needs
 from fedapp.privacy.noise import normal, uniform
 
 IMAGES_AT_ONCE = 64
-"""Images whose gradients are held at a time."""
+"""Images whose gradients are held in memory at a time."""
 
 
 @dataclass(frozen=True)
 class DPSGD:
-    """How a network takes them.
+    """The parameters of DP-SGD.
 
-    count: number of steps. rate: q. clip: C. multiplier: z; 0: the noise is added elsewhere.
-    learning_rate, momentum, weight_decay: of SGD, which begins anew. secret: text -> 32 bytes.
+    count: number of steps. rate: q. clip: C. multiplier: z; 0: the noise is added elsewhere, such
+    as to a masked sum. learning_rate, momentum, weight_decay: those of SGD, whose momentum starts
+    at 0. secret: maps a text to 32 secret bytes, which key the draws of that name.
     """
 
     count: int
@@ -61,11 +62,12 @@ class DPSGD:
         seen: Callable[[Tensor], Tensor],
         patients: Tensor | None = None,
     ) -> None:
-        """Descend on the cross entropy of images [n, ...] with labels int64 [n], in place; n >= 1.
+        """Train a model in place by `count` steps on the cross entropy of n >= 1 labelled images.
 
-        seen: some of the images -> what the network takes of them. patients: whose each image is,
-        int64 [n]; None: each stands by itself. Raises NotInstalled, and ConfigError where the
-        network mixes the images of a batch.
+        images: [n, ...]. labels: int64 [n]. seen: turns a batch of images into the network's input.
+        patients: int64 [n], the patient of each image; None: each image is protected by itself.
+        Raises NotInstalled, and ConfigError if the network mixes the images of a batch (batch
+        norm).
         """
         whose = torch.arange(len(images))
         if patients is not None:
@@ -94,7 +96,7 @@ class DPSGD:
         wrapped.train()
         for part in model.modules():
             if next(part.parameters(), None) is None:
-                part.eval()  # dropout: see above
+                part.eval()  # switches dropout off: see the module's docstring
         try:
             for step in range(self.count):
                 drawn = uniform(self.secret(b"sampled %d" % step), count) < self.rate
@@ -113,7 +115,8 @@ class DPSGD:
                         cutting.zero_grad()
                         here = some.to(images.device)
                         logits = wrapped(seen(images[here]))
-                        with warnings.catch_warnings():  # that images themselves need no gradient
+                        # PyTorch warns that the images themselves need no gradient.
+                        with warnings.catch_warnings():
                             warnings.filterwarnings("ignore", "Full backward hook is firing")
                             F.cross_entropy(logits, labels[here], reduction="sum").backward()
                         for one, total in zip(parameters, of_patients, strict=True):
@@ -133,7 +136,7 @@ class DPSGD:
     def _set(
         self, parameters: list[nn.Parameter], sums: list[Tensor], expected: float, step: int
     ) -> None:
-        """Make the noisy mean the gradient of each parameter."""
+        """Set each parameter's gradient to the noisy mean: (sum + noise) / expected images."""
         size = sum(one.numel() for one in sums)
         noise = torch.zeros(size, dtype=torch.float64)
         if self.multiplier:
@@ -146,7 +149,7 @@ class DPSGD:
 
 
 def _blocks(whose: Tensor, drawn: Tensor) -> Iterator[list[Tensor]]:
-    """Yield some of the drawn patients at a time, each as the places of all of its images.
+    """Yield blocks of drawn patients, each patient as the indices of all its images.
 
     whose: int64 [n], each image's patient, numbered from 0. drawn: bool [patients]. A block has at
     most `IMAGES_AT_ONCE` images, or is one patient alone.

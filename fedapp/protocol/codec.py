@@ -1,6 +1,6 @@
-"""Protocol values <-> JSON bytes. Parsing is closed and strict: only what is exactly right passes.
+"""Protocol messages <-> JSON bytes. Parsing is strict: only what is exactly right is accepted.
 
-All drivers encode and decode every message, so what loopback tests is what travels.
+Simulations without a network encode and decode every message too, so that they test what travels.
 """
 
 import json
@@ -28,17 +28,18 @@ from fedapp.protocol.messages import (
 )
 
 MAX_BYTES = 28 * 2**20
-"""Largest honest head: a few kB; twelve confusion matrices of 1000 classes would be 24 MB."""
+"""Maximum size of a head, the JSON part of a message. An honest one has a few kB, but twelve
+confusion matrices of 1000 classes would be 24 MB."""
 MAX_CONTAINERS = 2**14
-"""JSON lists and objects in a head. Twelve confusion matrices of 1000 classes have 12,012. A list
-of three bytes takes sixty in memory."""
+"""Maximum number of JSON lists and objects in a head, since a list of three bytes takes sixty in
+memory. Twelve confusion matrices of 1000 classes have 12,012."""
 
 Body = TypeVar("Body")
 
 
 @dataclass(frozen=True)
 class _Head(Generic[Body]):
-    """A message as it travels."""
+    """The JSON object that travels: a message's body with its kind and the schema version."""
 
     __pydantic_config__ = CLOSED
 
@@ -54,20 +55,20 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
 
 
 def version_remedy(reads: tuple[int, int]) -> str:
-    """Return which messages a side understands, said to one that wrote others."""
+    """Return the remedy for messages of another schema version than this side understands."""
     only = f"{reads[0]} to {reads[1]}" if reads[0] < reads[1] else f"{reads[0]}"
     return f"the other side understands {only}: install one version of fedapp on both sides"
 
 
 def encode(message: Request | Answer | Origin) -> bytes:
-    """Return the message as JSON, with its kind and the schema number.
+    """Return the message as JSON, with its kind and the schema version.
 
-    Raises ProtocolError where it holds NaN, infinity or what is no text.
+    Raises ProtocolError if it holds NaN, infinity or a string that is not valid Unicode.
     """
     kind = type(message).__name__
     try:
         data = to_json({"schema": SCHEMA, "kind": kind, "body": message})
-        if b"NaN" in data or b"Infinity" in data:  # as a number, or in words
+        if b"NaN" in data or b"Infinity" in data:  # as a number, or only inside a string
             json.loads(data, parse_constant=_no_number)
     except ValueError as error:
         raise ProtocolError(f"{kind} message cannot be sent: {error}") from error
@@ -75,10 +76,10 @@ def encode(message: Request | Answer | Origin) -> bytes:
 
 
 def as_received(message: Body, head: bytes) -> Body:
-    """Return a message as whoever it is sent to gets it. head: what `encode` made of it just now.
+    """Return a message as its receiver would get it. head: what `encode` has just returned for it.
 
-    All that a reader checks of values is checked. That no key comes twice, and the like, is so of
-    what this process wrote itself: it is not looked for. Raises ProtocolError as reading does.
+    All values are checked as for a received message. Faults of foreign JSON, such as a duplicate
+    key, are not looked for, since this process wrote the JSON itself. Raises ProtocolError.
     """
     _check_size(head)
     arrived: Body = _read(type(message).__name__, head)
@@ -102,7 +103,7 @@ def decode_answer(data: bytes) -> Answer:
 
 
 def decode_origin(data: bytes) -> Origin:
-    """Parse what a request says of the server. Raises ProtocolError."""
+    """Parse the description of the server that comes with a request. Raises ProtocolError."""
     message = _decode(data)
     if not isinstance(message, Origin):
         raise ProtocolError(f"an origin was due, {type(message).__name__} came")
@@ -112,7 +113,7 @@ def decode_origin(data: bytes) -> Origin:
 def _decode(data: bytes) -> Request | Answer | Origin:
     _check_size(data)
     try:
-        # Pydantic reads the bytes itself, and of a key that comes twice takes the last one.
+        # Pydantic parses the bytes again, and would silently take the last of duplicate keys.
         head = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"message head is not JSON: {error}") from error
@@ -137,7 +138,7 @@ def _check_size(data: bytes) -> None:
 
 
 def _read(kind: str, data: bytes) -> Any:
-    """Return the message of a head of this kind."""
+    """Parse and validate a head of this kind; return the message."""
     try:
         return _KINDS[kind].validate_json(data, strict=True).body
     except ValidationError as error:
@@ -147,7 +148,7 @@ def _read(kind: str, data: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; two readers of one with a key twice could read different values."""
+    """Build a JSON object; refuse duplicate keys, which two readers could read differently."""
     if len(pairs) > MAX_SETTINGS:
         raise ValueError(f"an object of {len(pairs)} entries; at most {MAX_SETTINGS}")
     found = dict(pairs)

@@ -1,11 +1,12 @@
-"""Protocol <-> Flower records; the only place in fedapp that knows Flower.
+"""Protocol messages <-> Flower records.
 
-A message is one ConfigRecord with JSON heads and, where contents travel, one ArrayRecord with one
-flat uint8 array per model: its safetensors bytes, under its digest. Nothing is pickled, nothing is
-copied. (A model as many arrays is many times slower: Flower sends one request per object.)
+A message is one ConfigRecord with the JSON heads and, if contents travel with it, one ArrayRecord
+with one flat uint8 array per model: its safetensors bytes, under its digest. Nothing is pickled and
+nothing is copied. (A model as many arrays would be many times slower, since Flower sends one
+request per object.)
 
-A node that simulates several sites gets tasks for several at once, and answers likewise: heads in a
-list, and no contents, since it works on the server's pool.
+A node that simulates several sites gets several tasks in one message and answers in the same way:
+with a list of heads and without contents, since it works on the server's pool of models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,10 @@ from fedapp.protocol.codec import decode_answer, decode_origin, decode_request, 
 from fedapp.protocol.messages import MAX_ENTRIES, MAX_MODELS, Incoming, Origin, Request
 
 MAX_MODEL_BYTES = 2**30
-"""Bytes of one content; the receiver also checks it against the model's own size."""
+"""Maximum size of one content; the receiver also compares it with the size of the model."""
 
 MAX_BATCH = 2**16
-"""Tasks, or answers, in one message."""
+"""Maximum number of tasks, or answers, in one message."""
 
 _HEADS = "heads"
 _MODELS = "models"
@@ -33,7 +34,7 @@ def write_request(origin: Origin, request: Request, payloads: Mapping[str, bytes
 
 
 def pack_request(origin: Origin, message: bytes, payloads: Mapping[str, bytes]) -> RecordDict:
-    """Return the records of a request that is encoded already."""
+    """Return the records of a request that has been encoded already."""
     heads = ConfigRecord({"origin": encode(origin), "message": message})
     return _records(heads, payloads)
 
@@ -61,7 +62,7 @@ def read_answer(records: RecordDict) -> Incoming:
 
 
 def pack_tasks(origin: Origin, messages: Sequence[bytes]) -> RecordDict:
-    """Return the records of several tasks that are encoded already."""
+    """Return the records of several tasks that have been encoded already."""
     return _records(ConfigRecord({"origin": encode(origin), "messages": list(messages)}), {})
 
 
@@ -72,7 +73,7 @@ def read_tasks(records: RecordDict) -> tuple[Origin, list[Request]]:
 
 
 def write_answers(answers: Sequence[Incoming]) -> RecordDict:
-    """Return the records of several answers, whose contents are in the pool."""
+    """Return the records of several answers whose contents are in the server's pool."""
     return _records(ConfigRecord({"messages": [encode(one.answer) for one in answers]}), {})
 
 
@@ -86,7 +87,7 @@ def read_answers(records: RecordDict) -> list[Incoming]:
 
 
 def _batch_parts(records: RecordDict, first: str) -> tuple[bytes, list[bytes]]:
-    """Return the head of this name, where there is to be one, and the list of heads."""
+    """Return the head named `first`, if that is not empty, and the list of heads."""
     config = records.get(_HEADS)
     wanted = {first, "messages"} - {""}
     if records.keys() != {_HEADS} or not isinstance(config, ConfigRecord):

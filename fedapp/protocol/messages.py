@@ -1,7 +1,7 @@
-"""Every message between the server and a site, as frozen values.
+"""All messages between the server and a site, as frozen dataclasses.
 
-Models travel by reference (`ModelRef`); the driver attaches the bytes only of content that the
-receiver does not hold. Nothing here knows how the bytes are carried.
+Messages name models by reference (`ModelRef`). The bytes of a content travel beside the message,
+and only if the receiver does not hold it. Nothing here depends on how messages are transported.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,36 +16,37 @@ from fedapp.core.names import MAX_CLASS_NAME, SITE_NAME, class_name
 SCHEMA = 10
 """Version of the message format that this side writes."""
 READS = (10, 10)
-"""First and last version that this side understands; `tools/node/app_bundle` reads both lines."""
+"""First and last version that this side understands. `tools/node/app_bundle` finds this line and
+the one above in the source text, so keep their form."""
 
 INITIAL_SITE = -1
-"""Stands for the site of w_0, the model every site starts from."""
+"""Site number of w_0, the initial model of every site."""
 SERVER_SITE = -2
-"""The server as a site: of the models that it makes by averaging and, where it holds labelled
-images of its own, of those that it trains."""
+"""Site number of the server: of the models that it averages and, if it has labelled images of its
+own, of those that it trains."""
 ALL_SITES, COHORT = -4, -5
-"""Where sums are masked: all sites as one, and the sites of a round's cohort as one. The method's
-server asks these, and no site by itself."""
+"""With secure aggregation: all sites as one, and the sites of a round's cohort as one. The server
+part of a method sends tasks to these, and to no single site."""
 MASKED = "masked"
 """Role of a site's masked numbers."""
 MODEL = "model"
-"""The role of a site's model. A method may have contents of other roles beside it, such as
-prototypes."""
+"""Role of a site's model. A method may have contents of other roles, such as prototypes."""
 MEMORY_LOST = "memory_lost"
-"""Metric, 1 where a site had lost what it keeps to itself and began it anew."""
+"""Metric: 1 if a site had lost the state that never leaves it, and began it anew."""
 STEPS, IMAGES = "steps", "images"
-"""Metrics of a task that trained: optimiser steps, and images that went into them, repeats too."""
+"""Metrics of a training task: optimiser steps, and images in them, repetitions included."""
 EVALUATE = "evaluate"
 """Action of a task that only measures a model at a site."""
 ONE_ROUND = "one_round"
-"""Name of the closed form's answer, before any training."""
+"""Name of the closed-form model's predictions, before any training."""
 ANSWERS = ("common", "tuned", "alone", "online", ONE_ROUND)
-"""What a site can answer with: the server's model, its own after it trained that one, its own
-trained on its labelled images alone, the server's online network (FedSiam), the closed form."""
+"""Models whose predictions a site can use: the server's model; the server's model after local
+training; a model trained on the site's labelled images alone; the server's online network
+(FedSiam); the closed-form model."""
 EPSILON = "epsilon"
-"""Metric in which a site tells what its uploads of this run have cost."""
+"""Metric: the epsilon that a site's uploads of this run have spent."""
 EPSILON_OF_PATIENTS = "epsilon_of_patients"
-"""Metric, 1 where a site's epsilon is of a patient and not of an image."""
+"""Metric: 1 if a site's epsilon protects a patient and not only an image."""
 
 
 CLOSED = {"extra": "forbid", "strict": True}
@@ -55,9 +56,9 @@ MAX_MODELS = 128
 """Models in one message: the site's own, a list of at most 63, and as many newcomers."""
 MAX_CLASSES = 1000
 MAX_FINDINGS = MAX_CLASSES // 2
-"""Each is two classes of a confusion matrix."""
+"""A finding takes two classes of a confusion matrix."""
 MAX_SIDE = 2**16
-"""Each number of an input's shape."""
+"""Maximum of each number in an input's shape."""
 MAX_IMAGES = 2**31
 """Images of a kind at one site."""
 MAX_BINS = 64
@@ -72,12 +73,12 @@ MAX_TEXT = 4000
 """Characters of a refusal."""
 
 _ON_ONE_LINE = r"^[^\p{Cc}\p{Zl}\p{Zp}\u{202A}-\u{202E}\u{2066}-\u{2069}]*$"
-"""No control characters, no line breaks, nothing that turns the reading direction around."""
+"""Matches text without control characters, line breaks and changes of the reading direction."""
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 DigestOrNone = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]
 SiteId = Annotated[int, Field(ge=0, lt=2**31)]
-"""Of a message: the server's own site gets its tasks without any."""
+"""Number of a site in a message. (The server's own site gets its tasks without a message.)"""
 Number = Annotated[int, Field(ge=0, lt=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern="^[a-z_]+$")]
@@ -87,7 +88,7 @@ Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 Setting = bool | int | Finite | Annotated[str, Field(max_length=2**16)]
 ClassName = Annotated[str, Field(max_length=MAX_CLASS_NAME), AfterValidator(class_name)]
 
-# A list ends at its first wrong item: a message may hold millions.
+# FailFast stops at a list's first wrong item, since a message may hold millions of them.
 _Models = (Field(max_length=MAX_MODELS), FailFast())
 _Classes = (Field(max_length=MAX_CLASSES), FailFast())
 _Bins = (Field(max_length=MAX_BINS), FailFast())
@@ -97,7 +98,7 @@ _Entries = Field(max_length=MAX_ENTRIES)
 
 @dataclass(frozen=True)
 class ModelRef:
-    """One version of one site's model, or of its content of another role.
+    """A reference to one version of a site's model, or of its content of another role.
 
     digest: the SHA-256 of its safetensors bytes, in hex.
     """
@@ -112,7 +113,7 @@ class ModelRef:
 
 @dataclass(frozen=True)
 class ScoredRef:
-    """A helper and its relation Corr(k|j) to the site that lists it."""
+    """A helper's model, and its relation Corr(k|j) to the site that lists it."""
 
     __pydantic_config__ = CLOSED
 
@@ -122,11 +123,12 @@ class ScoredRef:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Sums over one site's samples, so that sites can be added without error.
+    """The evaluation of a model on one site's samples, as sums, which can be added over sites.
 
     confusion: [C][C] counts, true class x predicted class.
-    bin_count, bin_correct: [B] samples and correct ones per confidence bin ((i, i + 1] / B).
-    bin_confidence: [B] sum of the top probability in each bin.
+    bin_count, bin_correct: [B] samples, and correctly classified ones, in each bin of confidence;
+        bin i is (i, i + 1] / B.
+    bin_confidence: [B] sum of the largest probability of the samples in each bin.
     """
 
     __pydantic_config__ = CLOSED
@@ -148,7 +150,7 @@ class Evaluation:
 
     @cached_property
     def accuracy(self) -> float | None:
-        """Share of correct samples, or None where there are no samples."""
+        """Share of correct samples; None if there are no samples."""
         return self.correct / self.samples if self.samples else None
 
     @property
@@ -157,16 +159,17 @@ class Evaluation:
         return self
 
     def with_scores(self, counts: Iterable[Iterable[int]]) -> "Scored":
-        """Return it with score counts, as `Scored.scores` has them."""
+        """Return this evaluation with score counts in the form of `Scored.scores`."""
         of = self.confusion, self.bin_count, self.bin_correct, self.bin_confidence
         return Scored(*of, tuple(map(tuple, counts)))
 
 
 @dataclass(frozen=True)
 class Scored(Evaluation):
-    """An evaluation with score counts, where a run pools them (`rounds.pooled_auroc`).
+    """An evaluation with histograms of the scores, for runs with `rounds.pooled_auroc`.
 
-    scores: [C][2 B] images by bin of the class's probability, those of the class, then all others.
+    scores: [C][2 B] counts of images by the probability of the class, in B bins: first the images
+        of the class, then all others.
     """
 
     __pydantic_config__ = CLOSED
@@ -183,16 +186,16 @@ class Scored(Evaluation):
 
 
 Measured = Annotated[Evaluation | Scored, Field(union_mode="left_to_right")]
-"""As messages and checkpoints have it."""
+"""An evaluation in messages and checkpoints, with or without scores."""
 
 
 @dataclass(frozen=True)
 class PseudoLabels:
-    """Counts of the pseudo-labels that a site learned from in a round.
+    """Counts of the pseudo-labels from which a site learned in a round.
 
-    by_class: [C]. by_uncertainty: [B], by normalised entropy H / ln C, in bins [i, i + 1) / B.
-    wrong_by_class, wrong_by_uncertainty: those of them that are wrong; empty on a real site, which
-        does not know.
+    by_class: [C]. by_uncertainty: [B], by normalised entropy H / ln C in bins [i, i + 1) / B.
+    wrong_by_class, wrong_by_uncertainty: how many of them are wrong; empty at a real site, which
+        does not know the true labels.
     """
 
     __pydantic_config__ = CLOSED
@@ -213,9 +216,9 @@ Key32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Bytes = Annotated[str, Field(pattern="^([0-9a-f]{2})*$", max_length=2048)]
 """A few bytes in hex: a signature, a public key, a sealed box."""
 Attempt = Annotated[int, Field(ge=1, lt=2**53)]
-"""Which try at a masked sum it is."""
+"""Number of the attempt at a masked sum, from 1."""
 MAX_MEMBERS = 4096
-"""Sites of one masked sum."""
+"""Maximum number of sites in one masked sum."""
 _Members = (Field(max_length=MAX_MEMBERS), FailFast())
 
 
@@ -223,11 +226,13 @@ _Members = (Field(max_length=MAX_MEMBERS), FailFast())
 class Announcement:
     """A site's two public keys for one attempt at a masked sum, signed by its registered key.
 
-    Its signature is also its word that it has confirmed no earlier attempt at this sum, and never
-    will. attempt: at the sum.
-    box: for what other sites seal for it. mask: for the masks that it shares with each of them.
-    own: digest of the seed of its own mask, by which wrong shares of it are found out.
-    signer: the registered public key (DER, SubjectPublicKeyInfo); its fingerprint was agreed on.
+    By its signature the site also promises that it has confirmed no earlier attempt at this sum and
+    never will.
+
+    box: public key for boxes that other sites seal for this site.
+    mask: public key for the masks that the site shares with each other site.
+    own: digest of the seed of the site's own mask, by which wrong shares of it are detected.
+    signer: the registered public key (DER, SubjectPublicKeyInfo), whose fingerprint was agreed on.
     """
 
     __pydantic_config__ = CLOSED
@@ -243,7 +248,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Sealed:
-    """A site's shares of its two secrets, which only the receiver can open."""
+    """A box with the sender's shares of its two secrets, which only the receiver can open."""
 
     __pydantic_config__ = CLOSED
 
@@ -254,7 +259,7 @@ class Sealed:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A site's word that it was named these survivors, signed as its announcement is."""
+    """A site's signed statement that the server named these survivors to it."""
 
     __pydantic_config__ = CLOSED
 
@@ -265,16 +270,20 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class SumStep:
-    """A step of a masked sum, as the server asks for it (docs/MASKED_SUMS.md).
+    """The server's request for one step of a masked sum (docs/MASKED_SUMS.md).
 
-    number: of the sum within the round, from 0. attempt: at this sum; the same for all sites.
-    stage: announce keys, share secrets, add one's own masked numbers (the task itself), confirm
-    whose numbers came, open. members: who takes part, ascending; empty when keys are asked for.
-    announced: digest of what all members announced; empty when keys are asked for. announcements:
-    of the site's neighbours and its own (share, add, open). earlier: announcements of earlier
-    attempts at this sum, each site's newest, which prove that the site's last row in it is never
-    opened (add). sealed: what neighbours sealed for it (open). survivors: whose numbers are in the
-    sum (confirm, open). confirmations: of these survivors (open).
+    number: number of the sum within the round, from 0.
+    stage: announce keys; share secrets; add the site's masked numbers (the task itself); confirm
+        whose numbers arrived; open shares. The fields below name the stages that use them.
+    attempt: number of the attempt at this sum; the same for all sites.
+    members: the sites that take part, ascending; empty in `announce`.
+    announced: digest of what all members announced; empty in `announce`.
+    announcements: those of the site's neighbours and its own (share, add, open).
+    earlier: the newest announcement of each site in earlier attempts at this sum. They prove that
+        the site's last row of numbers in this sum is never opened (add).
+    sealed: the boxes that neighbours sealed for the site (open).
+    survivors: the sites whose numbers are in the sum (confirm, open).
+    confirmations: those of the survivors (open).
     """
 
     __pydantic_config__ = CLOSED
@@ -293,7 +302,7 @@ class SumStep:
 
 @dataclass(frozen=True)
 class OpenedShare:
-    """What a site opens at the end: its share of one secret of another site."""
+    """A share of one secret of the site `site`, which its holder reveals in the last stage."""
 
     __pydantic_config__ = CLOSED
 
@@ -303,10 +312,10 @@ class OpenedShare:
 
 @dataclass(frozen=True)
 class SumAnswer:
-    """A site's answer to a step: of each stage one field.
+    """A site's answer to a step of a masked sum; each stage fills its own field.
 
-    own: shares of the secret of a survivor's own mask. pairs: of the mask key of a site that is
-    lost. Never both of one site.
+    own: shares of the seeds of survivors' own masks. pairs: shares of the seeds of the mask keys of
+    sites that dropped out. A site never reveals both for the same site.
     """
 
     __pydantic_config__ = CLOSED
@@ -320,15 +329,16 @@ class SumAnswer:
 
 @dataclass(frozen=True)
 class Task:
-    """Work for one site in one round. `models` gives, for each role, the models it refers to.
+    """Work for one site in one round.
 
-    `own` is the site's current model as the server knows it: the server's record is the truth, so
-    a site whose disk is empty or ahead (a run resumed after a crash) continues from the same model.
-    private: digest of the part of its model that never leaves the site, as of its last answer;
-        empty: w_0's.
-    phase: which of the round's trainings this is; round 0 may have several.
-    numbers: what the method tells the site beside models, by name.
-    sum: the step of a masked sum that it is; None: it is none.
+    own: the site's current model according to the server. The server's record counts, so that a
+        site whose disk is empty or ahead (a run resumed after a crash) continues from this model.
+    models: for each role, the models that the task refers to.
+    private: digest of the part of the site's model that never leaves it, as in its last reply;
+        empty: that of w_0.
+    phase: which training of the round this is; round 0 may have several.
+    numbers: numbers by name that the method sends to the site beside models.
+    sum: the step of a masked sum; None: the task is not part of one.
     """
 
     __pydantic_config__ = CLOSED
@@ -347,30 +357,32 @@ class Task:
 
     @property
     def when(self) -> int | str:
-        """Return what random draws of this task are keyed by: the round, or its later phase."""
+        """Key of the task's random draws: the round, or "round.phase" for a later phase."""
         return f"{self.round}.{self.phase}" if self.phase else self.round
 
     @property
     def question(self) -> "Task":
-        """Return what is asked of the site's images.
+        """The part of the task that decides what is computed from the site's images.
 
-        By it a site that protects them pays, and by the same its noise is drawn: what only says how
-        far a masked sum is, or what the site keeps to itself, must not buy other noise.
+        Under differential privacy a site charges its budget for this, and keys its noise by it. The
+        stage of a masked sum and the private digest are left out: with another value of these the
+        server must not get other noise for the same question.
         """
         return replace(self, private="", sum=None)
 
     def refs(self) -> tuple[ModelRef, ...]:
-        """Every model the task refers to, each content once, in a fixed order."""
+        """Return all models that the task refers to, each content once, in a fixed order."""
         every = [self.own, *(ref for role in sorted(self.models) for ref in self.models[role])]
         return tuple({ref.digest: ref for ref in every}.values())
 
 
 @dataclass(frozen=True)
 class PartSent:
-    """Some tensors of an uploaded content: whoever has the base has the others.
+    """Says that only some tensors of a content were uploaded; the receiver has the others.
 
-    base: digest of a content that the task named or, for another role, of the site's new model.
-    digest: of what was sent.
+    base: digest of the content that has the other tensors: one that the task named or, for another
+        role, the site's new model.
+    digest: digest of the tensors that were sent.
     """
 
     __pydantic_config__ = CLOSED
@@ -381,22 +393,22 @@ class PartSent:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a site did.
+    """A site's answer to a task that it did.
 
-    model: digest of the site's model now (equal to the task's `own` when it did not change).
-    helpers: its helper list, most related first, itself excluded; this is also its request for the
-        next round: what it holds (by digest) and how the entries rank.
+    model: digest of the site's model now; equal to the task's `own` if it did not change.
+    helpers: the site's helper list, the most related first, without the site itself. It also asks
+        for the next round's helpers: which ones the site holds (by digest) and how they rank.
     held: digests in the site's store after the round.
-    metrics: named numbers, counts where the server must add them up.
-    evaluations: "val", "test", "test_before" where the site trained, and "val_tuned" and the like
-        where a site has other answers than the one it uses (`ANSWERS`).
-    equal: more evaluations by name, each with the name of the one in `evaluations` that it equals.
-    private: digest of the part of its model that it keeps to itself; empty: none, or w_0's.
-    contents: digests of its new contents of other roles.
-    parts: what was sent of its new contents, by role; of those not named the whole.
-    learned: whether it trained.
-    pseudo: the pseudo-labels that it learned from; None where its method fixes none for a round.
-    sum: its answer to a step of a masked sum; None: the task was none.
+    metrics: named numbers; those that the server adds up over sites are counts.
+    evaluations: "val", "test", "test_before" if the site trained, and others such as "val_tuned" if
+        the site also has other models than the one it uses (`ANSWERS`).
+    equal: further evaluations by name, each with the name of the equal one in `evaluations`.
+    private: digest of the part of the model that never leaves the site; empty: none, or w_0's.
+    contents: digests of the site's new contents of other roles than its model.
+    parts: by role, which part of a new content was sent; contents not listed were sent whole.
+    learned: whether the site trained.
+    pseudo: the pseudo-labels that it learned from; None if its method fixes none for a round.
+    sum: the answer to a step of a masked sum; None: the task was not part of one.
     """
 
     __pydantic_config__ = CLOSED
@@ -417,15 +429,15 @@ class Reply:
     sum: SumAnswer | None = None
 
     def with_repeats(self) -> "Reply":
-        """Return it with all evaluations, those that are equal to another one too."""
+        """Return the reply with all evaluations written out, also those in `equal`."""
         again = {name: self.evaluations[of] for name, of in self.equal.items()}
         return replace(self, evaluations={**self.evaluations, **again}, equal={})
 
     def uploads(self, before: str) -> dict[str, str]:
-        """Return the role of each new content, and the digest of what comes along for it.
+        """Return by role the digest of what was sent for each new content: the whole or a part.
 
-        Contents of two roles may be equal: then one comes along for both. before: digest of the
-        site's model as the task named it.
+        Contents of two roles may be equal; they are then sent once. before: digest of the site's
+        model in the task.
         """
         return {
             role: self.parts[role].digest if role in self.parts else digest
@@ -433,7 +445,7 @@ class Reply:
         }
 
     def new_contents(self, before: str) -> dict[str, str]:
-        """Return the digest of each new content, whole, by role: the model, if new, comes first."""
+        """Return by role the digest of each whole new content; a new model comes first."""
         model = {MODEL: self.model} if self.model != before else {}
         return {**model, **self.contents}
 
@@ -441,9 +453,9 @@ class Reply:
 def without_repeats(
     evaluations: Mapping[str, Evaluation],
 ) -> tuple[dict[str, Evaluation], dict[str, str]]:
-    """Return evaluations without those that another name has too, and for these what it is.
+    """Return (`Reply.evaluations`, `Reply.equal`): each evaluation once, and the names of repeats.
 
-    As `Reply.evaluations` and `Reply.equal`; `Reply.with_repeats` undoes it.
+    Two names repeat each other if they have the same object. `Reply.with_repeats` is the inverse.
     """
     named: dict[int, str] = {}
     equal: dict[str, str] = {}
@@ -456,7 +468,10 @@ def without_repeats(
 
 @dataclass(frozen=True)
 class Missing:
-    """The site lacks these contents (new disk, damaged file): send them and it does the task."""
+    """The site lacks these contents (new disk, damaged file).
+
+    The server must send the task again, with the contents.
+    """
 
     __pydantic_config__ = CLOSED
 
@@ -467,10 +482,11 @@ class Missing:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The site could not do the task, and why; the run goes on without it this round.
+    """The site could not do the task, and why; the round goes on without it.
 
-    site: INITIAL_SITE where it could not even tell which site it is. lasting: the same question has
-        no other answer in this run, unless a person changes what the site allows.
+    site: INITIAL_SITE if the node could not even tell which site it is.
+    lasting: the site would refuse the same task again for the rest of the run, unless a person
+        changes what the site allows.
     """
 
     __pydantic_config__ = CLOSED
@@ -483,9 +499,9 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Hello:
-    """First question to a node: who are you? Answered with `SiteFacts`.
+    """First request to a node, answered with `SiteFacts`.
 
-    settings: those that both sides must share, so that a site that has others can say which.
+    settings: the settings that both sides must share, so that a site with others can name them.
     """
 
     __pydantic_config__ = CLOSED
@@ -497,15 +513,18 @@ class Hello:
 
 @dataclass(frozen=True)
 class Origin:
-    """What the server runs; rides with every request.
+    """What the server runs; it accompanies every request.
 
-    A site that runs other code or another experiment refuses with the difference.
-    run: name of the run, a folder at the site. identity: tells it from others of that name; empty:
-        one begun by an earlier version. code: hash of the server's code.
+    A site that runs other code or another experiment refuses and names the difference.
+
+    run: name of the run, which is a folder at the site.
+    code: hash of the server's code.
     experiment: digest of the settings that both sides must share.
-    pool: SHA-256 of the key in the server's model pool: a site that can read that key works on the
-        pool itself and is sent no contents. Empty: contents always travel.
-    reads: first and last version of messages that the server understands.
+    pool: SHA-256 of the key in the server's model pool. A site that can read that key uses the pool
+        itself, and no contents are sent to it. Empty: contents always travel.
+    identity: distinguishes the run from others of the same name; empty: it was begun by an earlier
+        version.
+    reads: first and last message version that the server understands.
     """
 
     __pydantic_config__ = CLOSED
@@ -520,14 +539,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """What the server must know of a site before round 0. Counts are images.
+    """What the server must know about a site before round 0. All counts are numbers of images.
 
     inputs: shape of one input: (channels, height, width) of an image, (dimensions,) of a vector.
-    bagged: training images of whose labels a site knows the proportions of each bag alone.
-    split_digest: SHA-256 of the split the site holds a part of or, where sites have data of their
-        own, of the rules by which they read them.
-    pool_key: the key that the site read in the server's pool, as proof; empty: it cannot read it.
-    name: of a site with data of its own; else empty.
+    split_digest: SHA-256 of the split of which the site holds a part or, if sites have data of
+        their own, of the rules by which they read them.
+    pool_key: the key that the site has read in the server's pool; empty: it cannot read it.
+    name: name of a site with data of its own; otherwise empty.
+    bagged: training images in bags, of whose labels the site knows only each bag's proportions.
     """
 
     __pydantic_config__ = CLOSED
@@ -546,24 +565,24 @@ class SiteFacts:
 
     @property
     def display_name(self) -> str:
-        """What a person is told the site is."""
+        """The site's name in messages for people."""
         if self.site in _SPECIAL_SITES:
             return _SPECIAL_SITES[self.site]
         return f"site {self.site} ({self.name})" if self.name else f"site {self.site}"
 
     @property
     def folder(self) -> str:
-        """Name of a folder of the site's own."""
+        """Name of the site's folder."""
         return self.name or str(self.site)
 
     @property
     def training(self) -> int:
-        """All images to learn from."""
+        """Number of all training images."""
         return self.labelled + self.unlabelled + self.bagged
 
     @property
     def supervised(self) -> bool:
-        """Whether it knows something of the classes of those."""
+        """Whether the site knows anything about the classes of its training images."""
         return self.labelled + self.bagged > 0
 
     @property
@@ -584,7 +603,7 @@ Answer = Reply | Missing | Refusal | SiteFacts
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A task, as it travels too, and the digests of the contents that go with it."""
+    """A task, its encoded head, and the digests of the contents to attach."""
 
     task: Task
     head: bytes
@@ -593,10 +612,10 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Incoming:
-    """An answer and the contents that came with it, by digest, not yet checked.
+    """An answer and the contents that came with it by digest, which are not yet checked.
 
-    head_bytes: size of the answer as it came, without the contents.
-    sent: False where the task could not even be sent; the answer, a `Refusal`, says why.
+    head_bytes: size of the received answer without the contents.
+    sent: False if the task could not even be sent; the answer is then a `Refusal` with the reason.
     """
 
     answer: Answer

@@ -1,4 +1,4 @@
-"""The key in a pool's folder, by which a site on the server's machine shows that it is there."""
+"""The key in a pool's folder: a site that can name it is on the server's machine."""
 
 import os
 import secrets
@@ -10,9 +10,9 @@ _KEY = "key"
 
 
 def make_key(root: Path) -> str:
-    """Lay a fresh key into a pool's folder: who can name it can read the pool. Raises StoreError.
+    """Write a new random key into a pool's folder and return it. Raises StoreError.
 
-    Sites on the server's machine so prove that models need not be sent to them.
+    A site that can name the key can read the pool, so that no models need to be sent to it.
     """
     key = secrets.token_hex(16)
     write_atomic(root / _KEY, key.encode(), durable=False)
@@ -20,7 +20,7 @@ def make_key(root: Path) -> str:
 
 
 def read_key(root: Path) -> str:
-    """Return the key of the pool in this folder; empty where there is none to be used."""
+    """Return the key of the pool in this folder; empty if it cannot be read or written there."""
     try:
         key = (root / _KEY).read_text()
     except (OSError, UnicodeDecodeError):

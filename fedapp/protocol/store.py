@@ -1,4 +1,4 @@
-"""Models by content: a file is named by the SHA-256 of its bytes; the name proves the content."""
+"""Content-addressed storage of models: a file is named by the SHA-256 of its bytes."""
 
 import hashlib
 import logging
@@ -17,26 +17,28 @@ log = logging.getLogger(__name__)
 
 ENDING = ".safetensors"
 SPARE_FOLDER = "spare"
-"""Folder of files that held contents, for new ones to be written over."""
+"""Folder for files of removed contents, which new contents overwrite."""
 MAX_VERIFIED = 20_000
-"""Files that are known to be whole, the last ones; 9 MB. Others are read once more."""
+"""Files that are remembered to be intact, the most recent ones; they take 9 MB of memory. Other
+files are read and compared once more."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FOLDER = re.compile(r"[0-9a-f]{2}")
 
 _State = tuple[int, int, int, int]
-"""Inode, size and times of a file: what writing to it changes, on purpose or by accident."""
+"""Inode, size, modification and change time of a file: one of them changes on every write."""
 
 
 class ModelStore:
-    """Contents as files `<root>/<digest[:2]>/<digest>.safetensors`, the last used also in memory.
+    """Contents as files `<root>/<digest[:2]>/<digest>.safetensors`; recent ones also in memory.
 
-    root: made with the first content. memory_bytes: the most that is kept in memory; a larger
-    content is read from disk each time.
+    root: the folder, made with the first content. memory_bytes: the most that is kept in memory; a
+    larger content is read from the disk each time.
 
-    Threads may share a store and processes a folder: contents never change, they come whole, and
-    writing one that is there already is no work. Only the file of one that was removed may be
-    written over while somebody reads it (`keep_only`): `get` then says that it is absent.
+    Threads may share a store, and processes may share its folder: contents never change, files
+    appear completely or not at all, and a content that exists is not written again. Only the file
+    of a removed content may be overwritten while somebody reads it (`keep_only`): `get` then
+    reports the content as absent.
     """
 
     def __init__(self, root: Path, memory_bytes: int = 256 * 2**20) -> None:
@@ -44,9 +46,9 @@ class ModelStore:
         self._folder = str(root)
         self._memory = Cache[bytes](memory_bytes)
         self._verified: dict[str, _State] = {}
-        """Files whose bytes this process has compared with their name, or written itself."""
+        """State of the files whose bytes this process has compared with their name, or written."""
         self._spare: list[str] = []
-        """Files that may still be there to be written over."""
+        """Files that may be overwritten, if they still exist."""
         self._lock = threading.Lock()
 
     @property
@@ -55,13 +57,13 @@ class ModelStore:
         return self._memory.used
 
     def put(self, blob: bytes, *, durable: bool = False, named: str = "") -> str:
-        """Keep a content and return its digest; one that is there already is not written again.
+        """Keep a content and return its digest; if it exists already, it is not written again.
 
-        named: what the digest is likely to be, if the very bytes were put before.
-        durable: the content outlives a power cut once this returns. That costs a wait for the disk:
+        named: the probable digest, if the same bytes object was put before.
+        durable: the content survives a power cut once this returns. That waits for the disk, so
         ask for it only where nobody could send the content again.
 
-        Raises StoreError where the disk refuses; nothing kept earlier is lost, no part file stays.
+        Raises StoreError if the disk refuses; earlier contents are kept and no partial file stays.
         """
         digest = self._digest_of(blob, named)
         path = self._path(digest)
@@ -74,18 +76,18 @@ class ModelStore:
         return digest
 
     def sync(self, digests: Collection[str]) -> None:
-        """Bring those of these contents that are here to the disk: they outlive a power cut then.
+        """Make those of these contents that are here survive a power cut (fsync).
 
-        Raises StoreError where the disk refuses.
+        Raises StoreError if the disk refuses.
         """
         paths = (self._path(digest) for digest in sorted(digests))
         make_durable([path for path in paths if _size(path) is not None])
 
     def get(self, digest: str) -> bytes:
-        """Return a content; what comes from disk is compared with its name.
+        """Return a content; if it is read from the disk, it is compared with its digest.
 
-        Raises StoreError where it is absent or damaged. A damaged file is removed, so that `has`
-        says False from then on and the content can be put again.
+        Raises StoreError if it is absent or damaged. A damaged file is removed, so that `has`
+        returns False from then on and the content can be put again.
         """
         if (known := self._memory.get(digest)) is not None:
             return known
@@ -94,11 +96,12 @@ class ModelStore:
         return blob
 
     def verify(self, digest: str) -> bool:
-        """Whether there is a file of this content, having compared it with its name.
+        """Whether this content exists and its file is intact.
 
-        As `get` does, unless the very file was compared before. It is the same while its inode,
-        size and times of change are: a wide model is read and hashed once, not for every task that
-        names it. Raises StoreError where it is damaged, as `get` does.
+        The file is read and compared with its digest, as `get` does, unless the same file was
+        compared before. It counts as the same while its inode, size and times are unchanged: a
+        large model is read and hashed once and not for every task that names it. Raises StoreError
+        if the file is damaged, as `get` does.
         """
         before = _state(self._path(digest))
         if before is None:
@@ -112,27 +115,27 @@ class ModelStore:
         return True
 
     def has(self, digest: str) -> bool:
-        """Whether there is a file of this content (only `get` reads it)."""
+        """Whether there is a file of this content, without reading it."""
         return _size(self._path(digest)) is not None
 
     def size(self, digest: str) -> int:
-        """Return the bytes of a content. Raises StoreError where it is absent."""
+        """Return the size of a content in bytes. Raises StoreError if it is absent."""
         found = _size(self._path(digest))
         if found is None:
             raise self._absent(digest)
         return found
 
     def digests(self) -> set[str]:
-        """Return the digests of all files."""
+        """Return the digests of all contents."""
         names = (name.removesuffix(ENDING) for _, name in self._files() if name.endswith(ENDING))
         return {name for name in names if _DIGEST.fullmatch(name)}
 
     def keep_only(self, digests: Collection[str], *, reuse: bool = False) -> list[str]:
-        """Remove every other content, and part files that a killed process left behind.
+        """Remove all other contents, and unfinished files that killed processes left behind.
 
-        reuse: about as many new contents come soon. The files of those that go are set aside, and
-        the new ones are written over them; a file still set aside at the next call goes then.
-        Returns the digests of what was removed.
+        reuse: about as many new contents will be put soon. The files of the removed contents are
+        then set aside, and new contents overwrite them; those that are still set aside at the next
+        call are removed then. Returns the digests of the removed contents.
         """
         keep, removed = set(digests), []
         self._clear_spare(again=reuse)
@@ -154,7 +157,7 @@ class ModelStore:
         return removed
 
     def _clear_spare(self, *, again: bool) -> None:
-        """Remove the spare files, and their folder unless it is used `again`."""
+        """Remove the spare files, and their folder too unless it is used `again`."""
         folder = self.root / SPARE_FOLDER
         for name in _names(folder):
             _remove(folder / name)
@@ -167,12 +170,12 @@ class ModelStore:
     def _set_aside(self, path: Path) -> bool:
         try:
             path.replace(self.root / SPARE_FOLDER / path.name)
-        except OSError:  # it only takes room: it can go
+        except OSError:  # then the caller removes it
             return False
         return True
 
     def _spares(self) -> Iterator[str]:
-        """Yield files to write over; another process may take one first."""
+        """Yield files to overwrite; another process may take one of them first."""
         folder = f"{self._folder}/{SPARE_FOLDER}"
         with self._lock:
             self._spare = self._spare or [f"{folder}/{name}" for name in _names(folder)]
@@ -181,23 +184,24 @@ class ModelStore:
                 yield self._spare.pop()
 
     def _digest_of(self, blob: bytes, named: str) -> str:
-        """Return the digest; of the very bytes that are kept under the name it is known.
+        """Return the digest of a content, without hashing if memory holds this very bytes object.
 
-        On one machine server and sites share a store: what a site has put, the server puts next.
+        On one machine the server and the sites share a store: what a site has put, the server puts
+        next.
         """
         return named if self._memory.get(named) is blob else hashlib.sha256(blob).hexdigest()
 
     def _path(self, digest: str) -> str:
-        """Return a content's file; refuse anything but a digest, which may come from elsewhere."""
+        """Return a content's file. Raises StoreError unless this is a digest: it may be foreign."""
         if not _DIGEST.fullmatch(digest):
             raise StoreError(f"{digest[:80]!r} names no content: must be 64 hex digits of SHA-256")
         return f"{self._folder}/{digest[:2]}/{digest}{ENDING}"
 
     def _files(self) -> Iterator[tuple[str, str]]:
-        """Yield folder and name of every file two levels deep.
+        """Yield the folder and the name of every file two levels deep.
 
-        Other processes may add and remove some meanwhile. By names alone: the server looks through
-        all after every round.
+        Other processes may add and remove files meanwhile. Only names are read, since the server
+        does this after every round.
         """
         for folder in _names(self.root):
             if _FOLDER.fullmatch(folder):
@@ -217,7 +221,7 @@ class ModelStore:
                 "that it is fetched again"
             ) from error
         if hashlib.sha256(blob).hexdigest() != digest:
-            if _state(str(path)) != before:  # removed meanwhile, and written over
+            if _state(str(path)) != before:  # meanwhile removed and overwritten
                 raise self._absent(digest)
             _remove(path)
             message = (
@@ -232,10 +236,10 @@ class ModelStore:
         return StoreError(f"{self._path(digest)}: no such model here: fetch it from a holder")
 
     def _is_there(self, digest: str, blob: bytes) -> bool:
-        """Whether the file holds these bytes; another process may have written or damaged it."""
+        """Whether the file holds these bytes: another process may have written or damaged it."""
         path = self._path(digest)
         state = _state(path)
-        if state is None or state[1] != len(blob):  # absent, or cut
+        if state is None or state[1] != len(blob):  # absent or truncated
             return False
         with self._lock:
             if self._verified.get(digest) == state:
@@ -251,7 +255,7 @@ class ModelStore:
     def _note_verified(self, digest: str, state: "_State | None") -> None:
         if state is not None:
             with self._lock:
-                self._verified.pop(digest, None)  # the last one comes last
+                self._verified.pop(digest, None)  # so that the most recent one stands last
                 self._verified[digest] = state
                 if len(self._verified) > MAX_VERIFIED:
                     del self._verified[next(iter(self._verified))]
@@ -280,7 +284,7 @@ def _size(path: str) -> int | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file that nobody needs; where that fails it only takes room."""
+    """Remove a file that nobody needs; a failure is logged, since the file only takes up space."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""What was sent: contents and bytes by round, site, direction and kind.
+"""The ledger of what was sent: contents and bytes by round, site, direction and kind.
 
-Bytes are those of the messages themselves: JSON heads and models, without Flower's own framing.
+Bytes are those of the messages themselves, JSON heads and models, without Flower's own framing.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,13 +13,14 @@ from fedapp.protocol.messages import MODEL
 Direction = Literal["up", "down"]
 """up: from a site to the server; down: from the server to a site."""
 MESSAGE = "message"
-"""Kind: everything around contents. Contents have their role as kind, such as `protocol.MODEL`."""
+"""Kind of everything but contents. The kind of a content is its role, such as `messages.MODEL`."""
 EVALUATION = "evaluation"
-"""Kind: messages and contents where a site is asked only to measure a model. That is no part of a
-method's cost, and has a total of its own."""
+"""Kind of messages and contents of tasks that only measure a model. They are not part of a
+method's cost, and have a total of their own."""
 
 COLUMNS = ("round", "site", "direction", "kind", "models", "bytes", "layers")
-"""layers: of a content that was sent in part, the names of those that were, spaces between them."""
+"""Columns of traffic.csv. layers: if only a part of a content was sent, the names of the layers
+that were, separated by spaces."""
 
 _ZERO_TOTALS = MappingProxyType(
     dict.fromkeys(
@@ -30,9 +31,9 @@ _ZERO_TOTALS = MappingProxyType(
 
 
 class Ledger:
-    """Totals of the run, and the rows of the round under way.
+    """Totals of the run, and the rows of the current round.
 
-    Whole rounds are for the disk: in memory nothing grows with rounds.
+    Rows of finished rounds go to the disk, so that memory does not grow with the number of rounds.
     """
 
     def __init__(self, totals: Mapping[str, int] = _ZERO_TOTALS) -> None:
@@ -43,7 +44,7 @@ class Ledger:
     def add(
         self, round: int, site: int, direction: Direction, kind: str, models: int, bytes: int
     ) -> None:
-        """Count `models` contents and `bytes` bytes."""
+        """Count `models` contents and `bytes` bytes in the current round's row and the totals."""
         if direction not in get_args(Direction):
             raise ValueError(f"{direction!r} of {kind!r}: must be up or down")
         if models < 0 or bytes < 0:
@@ -61,25 +62,26 @@ class Ledger:
     def add_part(
         self, round: int, site: int, role: str, layers: Collection[str], spared: int
     ) -> None:
-        """Take note that these layers alone of a site's content were sent.
+        """Record that only these layers of a site's content were sent.
 
-        spared: the bytes that the others would have been; those of the layers are counted by `add`.
+        spared: the bytes of the layers that were not sent; `add` counts those that were.
         """
         self.add(round, site, "up", role, 0, 0)
         self._layers[round, site, "up", role] = tuple(sorted(layers))
         self._totals["bytes_spared"] += spared
 
     def totals(self) -> dict[str, int]:
-        """Return sums over all rounds.
+        """Return the sums over all rounds.
 
-        models_sent: models from the server to the sites; models_up: back; bytes_down, bytes_up:
-        bytes, messages and contents of every role included; bytes_evaluation: both ways, for
-        measuring alone; bytes_spared: more would have come up if no content came in part.
+        models_sent, models_up: models from the server to the sites, and from the sites to the
+        server. bytes_down, bytes_up: bytes of messages and contents of every role.
+        bytes_evaluation: bytes in both directions of tasks that only measure. bytes_spared: bytes
+        that were saved by uploading only parts of contents.
         """
         return dict(self._totals)
 
     def close_round(self) -> list[tuple[int | str, ...]]:
-        """Return the open rows, in the order of `COLUMNS`, sorted, and forget them."""
+        """Return the current round's rows, sorted, with `COLUMNS` as columns, and drop them."""
         rows: list[tuple[int | str, ...]] = [
             (*key, *sums, " ".join(self._layers.get(key, ())))
             for key, sums in sorted(self._open.items())
@@ -90,7 +92,7 @@ class Ledger:
 
     @classmethod
     def from_totals(cls, plain: Mapping[str, object]) -> Self:
-        """Return a ledger that goes on from these totals. Raises StoreError if damaged."""
+        """Return a ledger that continues from these totals. Raises StoreError if damaged."""
         counts = {name: value for name, value in plain.items() if type(value) is int and value >= 0}
         if counts.keys() != _ZERO_TOTALS.keys() or len(counts) != len(plain):
             raise StoreError(

@@ -65,12 +65,12 @@ def test_the_noise_of_steps_is_found_and_not_too_little():
 def test_releases_and_steps_share_one_epsilon():
     both = replace(STEPS, releases=1)
     first = noise_multiplier(1.0, 1e-5, ONCE)
-    z = noise_multiplier(3.0, 1e-5, both, certain=first)
-    spent = epsilon_spent(z, 1e-5, both, certain=first)
+    z = noise_multiplier(3.0, 1e-5, both, release_z=first)
+    spent = epsilon_spent(z, 1e-5, both, release_z=first)
     assert 0.995 * 3.0 < spent <= 3.0
     assert epsilon_spent(z, 1e-5, STEPS) < spent < 1.0 + epsilon_spent(z, 1e-5, STEPS)
     with pytest.raises(ValueError, match="releases alone"):
-        noise_multiplier(1.0, 1e-5, both, certain=first)
+        noise_multiplier(1.0, 1e-5, both, release_z=first)
 
 
 def test_more_costs_more():

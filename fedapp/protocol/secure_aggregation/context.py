@@ -1,4 +1,4 @@
-"""Which masked sum it is: what every key, signature and box of it is bound to."""
+"""The identity of a masked sum, to which all its keys, signatures and boxes are bound."""
 
 import hashlib
 import json
@@ -9,16 +9,16 @@ from fedapp.core.errors import ProtocolError
 
 
 class MaskError(ProtocolError):
-    """A step of a masked sum breaks a rule that keeps it private or right."""
+    """A step of a masked sum breaks a rule that keeps it private or correct."""
 
 
 @dataclass(frozen=True)
 class SumContext:
-    """One masked sum of one run.
+    """One attempt at one masked sum of one run.
 
-    run: its name. identity: of the run (`run.id`). experiment: digest of its settings. round: from
-    0. number: of the sum within the round, from 0. attempt: which try at this sum it is, from 1;
-    each has keys of its own.
+    run: name of the run. identity: identity of the run (`run.id`). experiment: digest of its
+    settings. round: from 0. number: number of the sum within the round, from 0. attempt: number of
+    the attempt at this sum, from 1; each attempt has keys of its own.
     """
 
     run: str
@@ -29,9 +29,9 @@ class SumContext:
     attempt: int = 1
 
     def bind(self, purpose: str, *parts: object) -> bytes:
-        """Return bytes that stand for this purpose in this sum: to be signed, or to derive from.
+        """Return bytes that are unique to this purpose in this sum, to sign or to derive keys from.
 
-        Parts keep their type and their borders, since they are written as JSON.
+        The parts are written as JSON, so that their types and the boundaries between them count.
         """
         which = [self.run, self.identity, self.experiment, self.round, self.number, self.attempt]
         return json.dumps(["um-pfssl masked sum", *which, purpose, *parts]).encode()
@@ -41,8 +41,8 @@ class SumContext:
         return hashlib.sha256(self.bind(purpose, *parts)).hexdigest()
 
     def cohort(self, members: Sequence[int], announced: str) -> str:
-        """Return the digest of this list of members, and of what all of them announced.
+        """Return the digest of a list of members and of what all of them announced.
 
-        announced: as `site_session.announcements_digest` returns it.
+        announced: what `site_session.announcements_digest` returns.
         """
         return self.digest("cohort", list(members), announced)

@@ -1,7 +1,8 @@
-"""A site's secrets for one sum, its signature, and what two sites' keys have in common.
+"""A site's secrets for one masked sum, its signatures, and key agreement between two sites.
 
 All secrets of a sum are derived (HKDF-SHA256) from 32 bytes that only the site has and from the
-context: a site that was killed has the same again, and none is used for two sums.
+sum's context. A site that was restarted therefore has the same secrets again, and no secret is used
+for two sums.
 """
 
 import hashlib
@@ -22,20 +23,22 @@ from fedapp.protocol.secure_aggregation.context import SumContext
 from fedapp.protocol.secure_aggregation.secret_sharing import WIDE_BYTES, field_element
 
 _NONCE = bytes(12)
-"""Each box has a key of its own, and one text: derived from the keys of both and the members."""
+"""A constant nonce is safe here: each box has a key of its own, derived from both sites' keys and
+the members, that encrypts one text."""
 
 
 def derive(secret: bytes, purpose: bytes, size: int = 32) -> bytes:
-    """Return `size` bytes that follow from a secret for one purpose (HKDF-SHA256, RFC 5869)."""
+    """Derive `size` bytes from a secret for one purpose (HKDF-SHA256, RFC 5869)."""
     return HKDF(hashes.SHA256(), size, salt=None, info=purpose).derive(secret)
 
 
 @dataclass(frozen=True)
 class SumSecrets:
-    """What a site keeps to itself in one sum.
+    """A site's secrets in one sum, derived from its 32 bytes for this run (`root`).
 
-    root: the site's 32 bytes for this run. box: opens what others seal for it. own: seed of its own
-    mask. pairs: seed of the key of the masks that it shares with others. Seeds are what is shared.
+    box: opens what other sites seal for this one. own: seed of its own mask. pairs: seed of its
+    mask key, from which the masks follow that it has with each other site. The two seeds are the
+    secrets of which other sites hold shares.
     """
 
     root: bytes = field(repr=False)
@@ -47,42 +50,42 @@ class SumSecrets:
 
     @cached_property
     def box(self) -> X25519PrivateKey:
-        """Key for boxes."""
+        """Private key for boxes."""
         return X25519PrivateKey.from_private_bytes(self._derived("box"))
 
     @cached_property
     def mask(self) -> X25519PrivateKey:
-        """Key for the masks that it shares with others."""
+        """Private key for the masks that the site has with other sites."""
         return mask_key(self.pairs)
 
     @cached_property
     def announced(self) -> tuple[str, str, str]:
-        """Box, mask and own of its announcement."""
+        """The fields `box`, `mask` and `own` of the site's announcement."""
         return public(self.box), public(self.mask), own_mask_digest(self.own)
 
     @cached_property
     def _common(self) -> dict[str, bytes]:
-        """What its key for boxes has in common with others': for sealing and for opening."""
+        """Cache of key exchanges with other sites' box keys: one serves to seal and to open."""
         return {}
 
     def box_key(self, other: str, purpose: bytes) -> bytes:
-        """Return the key of a box; other: the public key for boxes of the other site."""
+        """Return the key of a box; other: the other site's public key for boxes, in hex."""
         if (common := self._common.get(other)) is None:
             common = self._common[other] = exchange(self.box, other)
         return derive(common, purpose)
 
     @cached_property
     def own(self) -> bytes:
-        """Seed of its own mask, an element of the field."""
+        """Seed of the site's own mask, an element of the field of `secret_sharing`."""
         return field_element(self._derived("own", size=WIDE_BYTES))
 
     @cached_property
     def pairs(self) -> bytes:
-        """Seed of its key for masks, an element of the field."""
+        """Seed of the site's mask key, an element of the field of `secret_sharing`."""
         return field_element(self._derived("pairs", size=WIDE_BYTES))
 
     def coefficients(self, purpose: str, cohort: str, count: int) -> Sequence[bytes]:
-        """Return the coefficients of a polynomial; of other members it has others."""
+        """Return the coefficients of a sharing polynomial; each cohort has other coefficients."""
         wide = hashlib.shake_256(self._derived("shares", purpose, cohort)).digest(
             WIDE_BYTES * count
         )
@@ -90,36 +93,36 @@ class SumSecrets:
 
 
 def mask_key(seed: bytes) -> X25519PrivateKey:
-    """Return the key for masks of this seed."""
+    """Return the private mask key that belongs to a seed."""
     return X25519PrivateKey.from_private_bytes(derive(seed, b"um-pfssl mask key"))
 
 
 def own_mask_digest(seed: bytes) -> str:
-    """Return by what a seed of a site's own mask is known, in hex."""
+    """Return the digest by which the seed of a site's own mask is announced, in hex."""
     return hashlib.sha256(b"um-pfssl own mask" + seed).hexdigest()
 
 
 def public(key: X25519PrivateKey) -> str:
-    """Return the public key, in hex."""
+    """Return the public key of a private one, in hex."""
     return key.public_key().public_bytes_raw().hex()
 
 
 def pairwise_key(key: X25519PrivateKey, other: str, purpose: bytes) -> bytes:
-    """Return the 32 bytes that this key and the other's public one have in common for a purpose.
+    """Return the 32 bytes that two sites derive from their keys for one purpose (X25519, HKDF).
 
-    Raises ValueError on a public key that is not `is_usable_key`.
+    Raises ValueError for a public key that does not pass `is_usable_key`.
     """
     return derive(exchange(key, other), purpose)
 
 
 def exchange(key: X25519PrivateKey, other: str) -> bytes:
-    """Return what this key and the other's public one have in common, to derive from."""
+    """Return the X25519 shared secret of a private key and another site's public one (hex)."""
     return key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
 
 
 @lru_cache(maxsize=2**14)
 def is_usable_key(key: str) -> bool:
-    """Return whether a public key is not of low order, whose secrets everybody knows."""
+    """Return whether a public key (hex) is safe: with one of low order the secret is public."""
     try:
         pairwise_key(X25519PrivateKey.from_private_bytes(bytes(32)), key, b"")
     except ValueError:
@@ -128,12 +131,12 @@ def is_usable_key(key: str) -> bool:
 
 
 def seal(key: bytes, text: bytes) -> str:
-    """Return a box in hex (AES-256-GCM). key: of this box alone."""
+    """Encrypt a text into a box, in hex (AES-256-GCM). key: 32 bytes, used for this box only."""
     return AESGCM(key).encrypt(_NONCE, text, None).hex()
 
 
 def unseal(key: bytes, box: str) -> bytes:
-    """Return what is in a box. Raises ValueError if it was sealed with another key or changed."""
+    """Decrypt a box. Raises ValueError if it was sealed with another key or changed."""
     try:
         return AESGCM(key).decrypt(_NONCE, bytes.fromhex(box), None)
     except InvalidTag as error:
@@ -146,15 +149,15 @@ _PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
 @dataclass(frozen=True)
 class Signer:
-    """The key that a site is registered with: its SuperNode's."""
+    """The private key with which a site is registered: that of its SuperNode."""
 
     key: PrivateKey = field(repr=False)
 
     @classmethod
     def from_file(cls, text: bytes) -> Self:
-        """Return the signer of a private key file, OpenSSH's or PEM, without a passphrase.
+        """Read a private key file in OpenSSH format or PEM, without a passphrase.
 
-        Raises ConfigError on what is neither EC (P-256, P-384) nor Ed25519.
+        Raises ConfigError unless it is an EC key (P-256, P-384) or an Ed25519 key.
         """
         ssh = b"OPENSSH PRIVATE KEY" in text
         load = serialization.load_ssh_private_key if ssh else serialization.load_pem_private_key
@@ -182,12 +185,12 @@ class Signer:
 
 
 def fingerprint(public: bytes) -> str:
-    """Return by what sites agree on a registered key: the SHA-256 of its DER form, in hex."""
+    """Return the fingerprint of a registered public key: SHA-256 of its DER form, in hex."""
     return hashlib.sha256(public).hexdigest()
 
 
 def registered_fingerprint(text: bytes) -> str:
-    """Return the fingerprint of a public key file in OpenSSH format, as sites are registered by.
+    """Return the fingerprint of a public key file in OpenSSH format, with which a site registers.
 
     Raises ConfigError.
     """
@@ -204,7 +207,7 @@ def registered_fingerprint(text: bytes) -> str:
 
 
 def is_signed(public: bytes, signature: bytes, text: bytes) -> bool:
-    """Return whether the owner of a public key (DER) signed this text."""
+    """Return whether a text was signed with the private key of this public key (DER)."""
     try:
         key = serialization.load_der_public_key(public)
         if isinstance(key, ed25519.Ed25519PublicKey):

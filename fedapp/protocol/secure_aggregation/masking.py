@@ -1,4 +1,4 @@
-"""The masks that hide a site's words: its own, and one that it shares with each neighbour."""
+"""The masks that hide a site's words: its own mask, and one with each neighbour (pairwise)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,12 +10,12 @@ from fedapp.protocol.secure_aggregation.fixed_point import Words
 from fedapp.protocol.secure_aggregation.keys import derive, pairwise_key
 
 _BLOCK = 2**14
-"""Words that get all masks before the next do: they stay in the processor's cache."""
+"""Words that get all masks before the next block does, so that they stay in the CPU's cache."""
 _ZEROS = bytes(8 * _BLOCK)
 
 
 def add_own(total: Words, seed: bytes, cohort: str) -> None:
-    """Put a site's own mask, in a sum of these members, onto words [D], in place."""
+    """Add a site's own mask in the sum of this cohort to words [D], in place."""
     _apply_masks(total, [(_own(seed, cohort), np.add)])
 
 
@@ -27,15 +27,16 @@ def remove_own(total: Words, seed: bytes, cohort: str) -> None:
 def add_pairs(
     total: Words, site: int, key: X25519PrivateKey, others: Mapping[int, str], cohort: str
 ) -> None:
-    """Put the masks that a site shares with others onto words [D], in place.
+    """Add a site's pairwise masks to words [D], in place.
 
-    Of two sites the one of the lower number adds their mask, the other subtracts it. key: the
-    site's for masks. others: the public ones of the others, by site.
+    Of two sites the one with the lower number adds their common mask and the other subtracts it, so
+    that they cancel in the sum. key: the site's private mask key. others: the other sites' public
+    mask keys, in hex, by site.
     """
 
     def mask(other: int) -> bytes:
-        # With the numbers: a site that announces the key of another must not get its masks, which
-        # would cancel the other's.
+        # The sites' numbers are part of the purpose: otherwise a site that announces another site's
+        # key would get the same masks, and could cancel that site's.
         pair = f"pair mask {cohort} {min(site, other)} {max(site, other)}"
         return pairwise_key(key, others[other], pair.encode())
 
@@ -49,9 +50,9 @@ def _own(seed: bytes, cohort: str) -> bytes:
 
 
 def _apply_masks(total: Words, masks: Iterable[tuple[bytes, np.ufunc]]) -> None:
-    """Add, or subtract, the words of AES-256 in counter mode, from 0.
+    """Add masks to words, or subtract them, in place. A mask is AES-256 in counter mode, from 0.
 
-    masks: of each 32 bytes, a key for this mask only, and what is done with its words.
+    masks: for each mask a key of 32 bytes that is used for this mask only, and the operation.
     """
     streams = [
         (Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor(), operation)

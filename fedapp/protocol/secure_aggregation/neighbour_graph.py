@@ -1,22 +1,24 @@
-"""Who masks with whom, who holds whose shares, and how many must be left.
+"""The graph of a masked sum: who masks with whom, who holds whose shares, how many must be left.
 
 With up to `MAX_COMPLETE_GRAPH` members, every member is a neighbour of every other (Bonawitz et al.
 2017). With more, the members form a ring, in an order that a hash draws, and each is a neighbour of
 the `half` next ones on either side (the Harary graph of Bell et al. 2020). A member also holds a
 share of its own secrets.
 
-Fewer than a third of the members may collude with the server (gamma), up to a third may be lost
-(delta). Two conditions keep that safe against a server that names the lost as it likes:
+Fewer than a third of the members may collude with the server (gamma), and up to a third may drop
+out (delta). Two conditions keep the sum safe from a server that reports drop-outs as it likes:
 
-- **One list.** ceil(2 n / 3) members must confirm the same survivors, and an honest one confirms
-  one list only. Two lists would need 2 ceil(2 n / 3) <= n + c signatures, which c < n / 3 excludes
-  (the condition 2 t > n + c of Bonawitz et al., Theorem 6.5). So each honest site opens one secret
-  of every other site, never both. Of three members all must confirm: that bears one in league.
-- **No gap.** In a ring, every `half` places in a row have `least` survivors or more. Of colluding
-  members they have fewer, but for a chance of 2^-40 over all such rows (hypergeometric tail): so
-  every row has an honest survivor. The honest survivors are then connected, and the 2 half holders
-  of a secret have fewer than the threshold of 2 least colluding ones and at least as many left.
-  Of a third lost by chance every row keeps `least`, but for 2^-30.
+- **One list.** ceil(2 n / 3) members must confirm the same survivors, and an honest member confirms
+  only one list. With c colluding members, two lists would need 2 ceil(2 n / 3) <= n + c signatures,
+  which c < n / 3 excludes (the condition 2 t > n + c of Bonawitz et al., Theorem 6.5). Each honest
+  site therefore opens one secret of every other site and never both. Of three members all must
+  confirm, which tolerates one colluding member.
+- **No gap.** In a ring, every `half` consecutive places must have `least` survivors or more. They
+  have fewer than `least` colluding members, except with a probability of 2^-40 over all such
+  stretches (hypergeometric tail), so that every stretch has an honest survivor. The honest
+  survivors are then connected. Of the 2 half holders of a secret, fewer than the threshold of
+  2 least collude, and at least that many are left. If a third drops out by chance, every stretch
+  keeps `least` survivors except with a probability of 2^-30.
 """
 
 import hashlib
@@ -29,26 +31,28 @@ import numpy as np
 from fedapp.protocol.secure_aggregation.context import MaskError, SumContext
 
 MAX_COMPLETE_GRAPH = 500
-"""Members up to which a ring would spare little: of 500 it links each to 466."""
+"""Up to so many members a ring would save little: with 500 it links each of them to 466."""
 SECURITY_BITS, CORRECTNESS_BITS = 40, 30
-"""Chance, as a power of 1/2, of too many colluding members in some row; of too few left."""
+"""-log2 of the accepted probabilities: that colluding members fill some stretch of the ring, and
+that chance leaves too few survivors in one."""
 
 
 def quorum(members: int) -> int:
-    """Return how many must confirm: ceil(2 n / 3), so that a third may be lost; of three all.
+    """Return how many members must confirm: ceil(2 n / 3), so that a third may drop out.
 
-    So twice as many are more than the members and those in league together: fewer than a third, or
-    one of three.
+    Of three members all must. Twice the quorum is then more than all members and the colluding ones
+    (fewer than a third, or one of three) together.
     """
     return max(-(-2 * members // 3), (members + 1) // 2 + 1)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The neighbours of one sum's members.
+    """The neighbours of each member of a sum.
 
-    ring: the members, in a ring's order. half: neighbours on either side; 0: all are neighbours.
-    least: survivors in every `half` places in a row; 0: not asked for.
+    ring: the members in the order of the ring. half: number of neighbours on either side; 0: all
+    members are neighbours. least: survivors that every `half` consecutive places must have; 0: no
+    such condition.
     """
 
     ring: tuple[int, ...]
@@ -61,7 +65,7 @@ class Graph:
 
     @property
     def threshold(self) -> int:
-        """How many shares open a secret."""
+        """Number of shares that reconstruct a secret."""
         return 2 * self.least if self.half else quorum(len(self.ring))
 
     def holders(self, site: int) -> list[int]:
@@ -72,7 +76,7 @@ class Graph:
         return sorted(self.ring[(at + i) % count] for i in range(-self.half, self.half + 1))
 
     def check(self, survivors: frozenset[int]) -> None:
-        """Raise MaskError where so few are left that the sum would not be safe, or not open."""
+        """Raise MaskError if too few members are left to open the sum, or to open it safely."""
         count, needed = len(self.ring), quorum(len(self.ring))
         if len(survivors) < needed:
             raise MaskError(
@@ -92,7 +96,7 @@ class Graph:
 
 @lru_cache(maxsize=8)
 def neighbour_graph(context: SumContext, members: tuple[int, ...]) -> Graph:
-    """Return the graph of these members, ascending. Nobody chooses it: a hash draws the ring."""
+    """Return the graph of these members, ascending. A hash draws the ring, so nobody chooses it."""
     half, least = ring_parameters(len(members)) if len(members) > MAX_COMPLETE_GRAPH else (0, 0)
     order = context.digest("ring", list(members))
     drawn = {site: hashlib.sha256(f"{order} {site}".encode()).digest() for site in members}
@@ -102,13 +106,13 @@ def neighbour_graph(context: SumContext, members: tuple[int, ...]) -> Graph:
 @lru_cache(maxsize=8)
 def ring_parameters(members: int) -> tuple[int, int]:
     """Return the smallest safe (half, least) of a ring; members: above `MAX_COMPLETE_GRAPH`."""
-    from scipy.stats import hypergeom  # half a second, for large cohorts alone
+    from scipy.stats import hypergeom  # the import takes half a second; only large cohorts need it
 
     colluding, left = (members - 1) // 3, members - members // 3
     unsafe, few = 2.0**-SECURITY_BITS / members, 2.0**-CORRECTNESS_BITS / members
 
     def least(half: int) -> int:
-        # Not `isf`: so far out it can be one too small.
+        # `hypergeom.isf` can be too small by one so far out in the tail.
         tails = hypergeom.sf(np.arange(half + 2) - 1, members, colluding, half)
         return int(np.argmax(tails <= unsafe))
 

@@ -1,9 +1,10 @@
 """Shamir's secret sharing over the integers modulo 2^255 - 19.
 
-Own code, by measurement (docs/results/benchmarks.md): to share the two secrets of each of 100
-sites, and put one of each together from the same holders, takes 40 s with pycryptodome 3.24, 19 s
-with shamirs 4, and 0.2 s here. And a site that is asked twice must give the same shares again: the
-polynomial's coefficients are derived, where libraries draw them. Tests compare with shamirs.
+It is our own code for two reasons. Speed (docs/results/benchmarks.md): to share the two secrets of
+each of 100 sites, and to reconstruct one of each from the same holders, takes 40 s with
+pycryptodome 3.24, 19 s with shamirs 4, and 0.2 s here. And a site that is asked twice must give the
+same shares again, so that the coefficients of the polynomial are derived, while libraries draw them
+at random. Tests compare the results with shamirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,9 @@ from math import prod
 
 PRIME = 2**255 - 19
 SHARE_BYTES = 32
-"""Bytes of a secret and of a share."""
+"""Size in bytes of a secret and of a share."""
 WIDE_BYTES = SHARE_BYTES + 16
-"""Bytes that make an element of the field whose bias is below 2^-128."""
+"""Uniform bytes from which an element of the field is made, so that its bias is below 2^-128."""
 
 
 def field_element(wide: bytes) -> bytes:
@@ -25,22 +26,23 @@ def field_element(wide: bytes) -> bytes:
 def split_secret(
     secret: bytes, coefficients: Sequence[bytes], holders: Sequence[int]
 ) -> dict[int, bytes]:
-    """Return each holder's share of a secret, an element of the field.
+    """Return each holder's share of a secret, which is an element of the field.
 
-    coefficients: threshold - 1 uniform elements; that many shares tell nothing. holders: sites.
+    coefficients: threshold - 1 uniform elements; that many shares reveal nothing about the secret.
+    holders: numbers of the sites that get a share.
     """
     factors = [int.from_bytes(one) for one in (*reversed(coefficients), secret)]
     shares = {}
     for holder in holders:
         value = 0
-        for factor in factors:  # not reduced in between: dividing would take most of the time
+        for factor in factors:  # reducing modulo PRIME in each step would take most of the time
             value = value * (holder + 1) + factor
         shares[holder] = (value % PRIME).to_bytes(SHARE_BYTES)
     return shares
 
 
 def combine_shares(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret that `threshold` shares, by holder, belong to (Lagrange, at 0)."""
+    """Reconstruct a secret from `threshold` shares by holder (Lagrange interpolation at 0)."""
     weights = _weights(tuple(shares))
     parts = zip(weights, map(int.from_bytes, shares.values()), strict=True)
     return (sum(weight * share for weight, share in parts) % PRIME).to_bytes(SHARE_BYTES)
@@ -48,7 +50,7 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
 
 @lru_cache(maxsize=64)
 def _weights(holders: tuple[int, ...]) -> tuple[int, ...]:
-    """Return what each holder's share counts for: mostly the same open all secrets."""
+    """Return the Lagrange weight of each holder; cached, as mostly the same open all secrets."""
     found = []
     for holder in holders:
         others = [other for other in holders if other != holder]

@@ -1,4 +1,4 @@
-"""The server's part in a masked sum: who is sent what, and the sum without its masks."""
+"""The server's part in a masked sum: what it sends to whom, and how it removes the masks."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from fedapp.protocol.secure_aggregation.site_session import announcements_digest
 
 @dataclass(frozen=True)
 class Unmasked:
-    """The sum of the survivors' words [D], and which sites opened shares that were wrong."""
+    """The sum of the survivors' words [D], and the sites that opened wrong shares."""
 
     words: Words
     wrong: tuple[int, ...] = ()
@@ -27,12 +27,12 @@ def announcements_for(
     members: tuple[int, ...],
     announcements: Mapping[int, Announcement],
 ) -> tuple[Announcement, ...]:
-    """Return the announcements that a site needs: of its neighbours and its own."""
+    """Return the announcements that a site needs: those of its neighbours and its own."""
     return tuple(announcements[other] for other in neighbour_graph(context, members).holders(site))
 
 
 def boxes_by_receiver(sealed: Iterable[Sealed]) -> dict[int, tuple[Sealed, ...]]:
-    """Return the boxes by the site that they were sealed for, ascending by sender."""
+    """Return the boxes by receiver, each receiver's ascending by sender."""
     found: dict[int, list[Sealed]] = {}
     for box in sorted(sealed, key=lambda box: box.sender):
         found.setdefault(box.receiver, []).append(box)
@@ -47,11 +47,12 @@ def unmask(
     announcements: Mapping[int, Announcement],
     opened: Mapping[int, SumAnswer],
 ) -> Unmasked:
-    """Return the sum of the survivors' words.
+    """Return the sum of the survivors' words without masks.
 
-    total: the sum of their masked words [D]. announcements: of all members. opened: what survivors
-    answered to the last step, by site; as many as open every secret suffice. Raises MaskError where
-    too few came, or too many were wrong. A wrong share is found out by the announcement.
+    total: the sum of their masked words [D]. announcements: those of all members. opened: the
+    survivors' answers to the last step by site; enough to reconstruct every secret suffice. A wrong
+    share is detected, since the reconstructed secret does not fit the announcement. Raises
+    MaskError if too few shares came or too many were wrong.
     """
     links = neighbour_graph(context, members)
     links.check(frozenset(survivors))
@@ -72,7 +73,7 @@ def unmask(
             remove_own(words, seed, cohort)
         else:
             others = {k: announcements[k].mask for k in holders.intersection(survivors)}
-            # What a survivor added for their pair, the lost site would have subtracted.
+            # The lost site would have subtracted what the survivors added, and the reverse.
             add_pairs(words, site, mask_key(seed), others, cohort)
     return Unmasked(words, tuple(sorted(wrong)))
 
@@ -88,10 +89,10 @@ def _reconstruct(
     known_by: Callable[[bytes], str],
     to: str,
 ) -> tuple[bytes, set[int]]:
-    """Return a secret of this site, and who opened a wrong share of it.
+    """Return a secret of this site, and the holders who opened a wrong share of it.
 
-    known_by: what of a secret was announced; to: as this. One wrong share is found out where there
-    is one more than needed.
+    known_by: computes from a secret what was announced of it; to: what was announced. One wrong
+    share can be detected and left out if there is one share more than needed.
     """
     usable = {holder: share for holder, share in shares.items() if len(share) == SHARE_BYTES}
     if len(usable) < threshold:
@@ -115,7 +116,7 @@ def _reconstruct(
 def _shares_by_owner(
     opened: Mapping[int, SumAnswer], of: Callable[[SumAnswer], Iterable[OpenedShare]]
 ) -> dict[int, dict[int, bytes]]:
-    """Return shares by whose secret they are of, and who opened them. The first of two counts."""
+    """Return shares by owner and by holder; of two shares from one holder the first counts."""
     found: dict[int, dict[int, bytes]] = {}
     for holder, answer in sorted(opened.items()):
         for one in of(answer):

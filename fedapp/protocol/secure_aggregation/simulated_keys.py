@@ -1,4 +1,4 @@
-"""Keys of simulated sites: they follow from the seed, so everybody can compute them."""
+"""Keys of simulated sites. They follow from the seed, so that everybody can compute them."""
 
 import hashlib
 
@@ -9,17 +9,17 @@ from fedapp.protocol.secure_aggregation.keys import Signer, fingerprint
 
 
 def simulated_secret(seed: int, site: int) -> bytes:
-    """Return a site's 32 bytes."""
+    """Return a site's 32 secret bytes."""
     return _bytes(seed, "masked sum", site)
 
 
 def simulated_signer(seed: int, site: int) -> Signer:
-    """Return the key that a site would be registered with."""
+    """Return the private key with which a site would be registered."""
     return Signer(Ed25519PrivateKey.from_private_bytes(_bytes(seed, "registered key", site)))
 
 
 def simulated_agreed(seed: int, sites: int) -> dict[int, str]:
-    """Return the fingerprints of sites 0, 1, ..."""
+    """Return the fingerprints of the registered keys of sites 0, 1, ..."""
     return {site: fingerprint(simulated_signer(seed, site).public) for site in range(sites)}
 
 

@@ -1,11 +1,12 @@
 """A site's five steps in a masked sum: announce, share, add, confirm, open.
 
-Each is a pure function of the step and the site's secret, so a site that was killed goes on. What
-must be remembered is its journal's (`fedapp/site`): under one set of keys a site shares its secrets
-among one cohort (members and all that they announced), adds one row of numbers, and confirms and
-opens one list of survivors. Without that a server that asks twice sees the difference of two sums.
+Each step is a pure function of the request and the site's secret, so that a site that was restarted
+can continue. What must be remembered is in the site's journal (`fedapp/site`): with one set of keys
+a site shares its secrets among one cohort (members and all that they announced), adds one row of
+numbers, and confirms and opens one list of survivors. Otherwise a server that asks twice would see
+the difference of two sums.
 
-All refusals are MaskError: one line, with the remedy.
+All refusals are MaskError, one line with the remedy.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -37,16 +38,16 @@ from fedapp.protocol.secure_aggregation.neighbour_graph import Graph, neighbour_
 from fedapp.protocol.secure_aggregation.secret_sharing import SHARE_BYTES, split_secret
 
 MIN_MEMBERS = 3
-"""Members of a sum at least: of two, each would know the other's numbers."""
+"""Minimum number of members of a sum: of two, each would know the other's numbers."""
 
 
 @dataclass(frozen=True)
 class MaskSite:
     """A site in the masked sums of one run.
 
-    site: its number. secret: 32 bytes that only the site knows, of this attempt alone. signer: the
-    key that it is registered with. agreed: fingerprint of each site's registered key, by number.
-    least: members, and survivors, of a sum at least; `MIN_MEMBERS` or more.
+    site: its number. secret: 32 bytes that only the site knows, for this attempt only. signer: its
+    registered key. agreed: fingerprint of each site's registered key, by number. least: minimum
+    number of members, and of survivors, of a sum; `MIN_MEMBERS` or more.
     """
 
     site: int
@@ -72,7 +73,7 @@ class MaskSite:
         return SumAnswer(announcement=one)
 
     def share(self, context: SumContext, step: SumStep) -> SumAnswer:
-        """Return shares of the seeds of both masks, sealed for each neighbour and itself."""
+        """Return shares of both seeds, sealed for each neighbour and for the site itself."""
         links = self._members(context, step, "share")
         keys = self._announced(context, step, links)
         secrets, cohort = self._secrets(context), context.cohort(step.members, step.announced)
@@ -95,7 +96,7 @@ class MaskSite:
         return SumAnswer(sealed=tuple(sealed))
 
     def add_masks(self, context: SumContext, step: SumStep, words: Words) -> Words:
-        """Return the site's words [D] with all its masks on them."""
+        """Return the site's words [D] with all its masks added."""
         links = self._members(context, step, "add")
         keys = self._announced(context, step, links)
         secrets, cohort = self._secrets(context), context.cohort(step.members, step.announced)
@@ -106,13 +107,13 @@ class MaskSite:
         return total
 
     def confirm(self, context: SumContext, step: SumStep) -> SumAnswer:
-        """Return the site's signature that it was named this cohort and these survivors."""
+        """Return the site's signature under this cohort and these survivors."""
         self._survivors(context, step, self._members(context, step, "confirm"))
         signature = self.signer.sign(confirmation_text(context, step))
         return SumAnswer(confirmation=Confirmation(self.site, self.signer.public.hex(), signature))
 
     def open_shares(self, context: SumContext, step: SumStep) -> SumAnswer:
-        """Return its shares: of survivors of their own mask's seed, of the lost of the other."""
+        """Return the site's shares: of survivors' own seeds, and of lost sites' pair seeds."""
         links = self._members(context, step, "open")
         survivors = self._survivors(context, step, links)
         self._confirmations(context, step, survivors)
@@ -133,22 +134,22 @@ class MaskSite:
             except ValueError:
                 shares = b""
             if len(shares) != 2 * SHARE_BYTES:
-                continue  # damaged, or of another sum: the others' boxes may suffice
+                continue  # damaged, or from another sum; the shares of other holders may suffice
             if box.sender in survivors:
                 own.append(OpenedShare(box.sender, shares[:SHARE_BYTES].hex()))
             else:
                 pairs.append(OpenedShare(box.sender, shares[SHARE_BYTES:].hex()))
         return SumAnswer(own=tuple(own), pairs=tuple(pairs))
 
-    # --- what is checked --------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     @cached_property
     def _secrets(self) -> Callable[[SumContext], SumSecrets]:
-        """Returns the secrets of a sum; those of the newest are kept from step to step."""
+        """Function that returns the secrets of a sum, and remembers those of the last sum."""
         return lru_cache(maxsize=1)(lambda of: SumSecrets(self.secret, of, self.site))
 
     def _members(self, context: SumContext, step: SumStep, stage: str) -> Graph:
-        """Check stage, number, attempt and members; return who is whose neighbour."""
+        """Check stage, number, attempt and members; return the graph of the members."""
         asked, here = (step.stage, step.number, step.attempt), (context.number, context.attempt)
         if asked != (stage, *here):
             raise MaskError(
@@ -190,7 +191,7 @@ class MaskSite:
     def _announced(
         self, context: SumContext, step: SumStep, links: Graph
     ) -> dict[int, Announcement]:
-        """Check the announcements of all holders; return them by site."""
+        """Check the announcements of all holders of the site's shares; return them by site."""
         holders = links.holders(self.site)
         if [one.site for one in step.announcements] != holders:
             raise MaskError(
@@ -228,16 +229,16 @@ class MaskSite:
 
 
 def check_announcement(context: SumContext, one: Announcement, agreed: Mapping[int, str]) -> None:
-    """Raise MaskError where a site's keys are not good for this sum.
+    """Raise MaskError if a site's announced keys are not valid for this sum.
 
-    The server asks too, before it sends them on: else one bad announcement stops all sites.
+    The server checks them too before it forwards them: one bad announcement would stop all sites.
     """
     check_announcement_of(context, one, agreed.get(one.site))
 
 
 @lru_cache(maxsize=2**14)
 def check_announcement_of(context: SumContext, one: Announcement, agreed: str | None) -> None:
-    """As `check_announcement`. What passed is remembered: three steps bring the same ones."""
+    """`check_announcement` with a cache, since three steps bring the same announcements."""
     text = context.bind("announce", one.site, one.box, one.mask, one.own)
     if one.attempt != context.attempt:
         raise MaskError(
@@ -252,7 +253,7 @@ def check_announcement_of(context: SumContext, one: Announcement, agreed: str | 
 def check_confirmation(
     context: SumContext, step: SumStep, one: Confirmation, agreed: Mapping[int, str]
 ) -> None:
-    """Raise MaskError where a site did not confirm what this step names; the server asks too."""
+    """Raise MaskError unless a site confirmed what this step names; the server checks it too."""
     check_signed(one, confirmation_text(context, step), agreed.get(one.site), "confirmation")
 
 
@@ -260,7 +261,10 @@ def check_confirmation(
 def check_signed(
     one: Announcement | Confirmation, text: bytes, agreed: str | None, what: str
 ) -> None:
-    """What passed is remembered: in a simulation all sites of a process check the same ones."""
+    """Raise MaskError unless a message is signed with the agreed key of its site.
+
+    Results are cached, since in a simulation all sites of a process check the same messages.
+    """
     signer = bytes.fromhex(one.signer)
     if agreed != fingerprint(signer):
         raise MaskError(
@@ -275,7 +279,7 @@ def check_signed(
 
 
 def announcements_digest(context: SumContext, announcements: Iterable[Announcement]) -> str:
-    """Return the digest of what all members announced, their signatures too.
+    """Return the digest of all members' announcements, signatures included.
 
     announcements: ascending by site.
     """
@@ -284,7 +288,7 @@ def announcements_digest(context: SumContext, announcements: Iterable[Announceme
 
 
 def confirmation_text(context: SumContext, step: SumStep) -> bytes:
-    """Return what a site signs when it confirms the survivors that a step names."""
+    """Return the bytes that a site signs when it confirms the survivors in a step."""
     cohort = context.cohort(step.members, step.announced)
     return context.bind("confirm", cohort, list(step.survivors))
 
