@@ -112,10 +112,10 @@ def test_what_is_known_to_be_whole_takes_bounded_memory(
     models = ModelStore(tmp_path, memory_bytes=0)
     digests = [models.put(b"%d" % number) for number in range(5)]
     assert models.verify(digests[0])  # read once more, and now the last
-    assert list(models._proved) == [digests[3], digests[4], digests[0]]
+    assert list(models._verified) == [digests[3], digests[4], digests[0]]
     os.utime(file_of(tmp_path, digests[3]), (0, 0))
     assert models.verify(digests[3])  # its times have changed: read, and the last again
-    assert list(models._proved) == [digests[4], digests[0], digests[3]]
+    assert list(models._verified) == [digests[4], digests[0], digests[3]]
 
 
 def test_memory_stays_within_its_bound_and_drops_the_least_used(
