@@ -17,18 +17,18 @@ _KEYS = {"inputs", "labels", "classes", "patients"}
 
 
 def read_arrays(name: str) -> DataSet:
-    """Call the function and return what it gives as a data set, measured for `normalise`.
+    """Call the function and return its result as a data set, with statistics for `normalise`.
 
-    name: `package.module:function`. Called without arguments, the function returns a dict:
+    name: `package.module:function`. The function is called without arguments and returns a dict:
 
-    inputs: NumPy array, uint8 [N, C, H, W] (images) or float32 [N, D], [N, C, L] or
-        [N, C, H, W]; N >= 1.
-    labels: NumPy array of integers [N], in [0, C), or -1 where the class is not known.
-    patients (may be left out): a name or number of each input's patient, [N].
-    classes (may be left out): the C classes' names; else the labels' numbers, 0 to the highest.
+    inputs: NumPy array, uint8 [N, C, H, W] (images) or float32 [N, D], [N, C, L] or [N, C, H, W]; N
+    >= 1.
+    labels: NumPy array of integers [N], in [0, C), or -1 where the class is unknown. patients
+    (optional): a name or number of the patient of each input, [N]. classes (optional): the names of
+    the C classes; otherwise the numbers from 0 to the highest label.
 
-    Raises ConfigError where there is no such function, DataError where it fails or where what it
-    returns breaks a rule; all name the function.
+    Raises ConfigError where there is no such function, DataError where it fails or where its result
+    breaks a rule. Both name the function.
     """
     try:
         function = load_function(name)

@@ -1,8 +1,8 @@
-"""Random views of images for FixMatch: a weak one and a strong one (Sohn et al. 2020, Sec. 2.3).
+"""Random views of images for FixMatch: a weak and a strong one (Sohn et al. 2020, Sec. 2.3).
 
-All pixel arithmetic is in integers and all random numbers are drawn on the CPU, as many for one
-view as for another: the same stream gives the same views on every device, bit by bit. The rules of
-rounding are Pillow's, which the authors' code works with.
+All pixel arithmetic is in integers, and all random numbers are drawn on the CPU, equally many for
+every view. So the same stream gives the same views on every device, bit by bit. Rounding follows
+Pillow, which the authors' code uses.
 """
 
 import torch
@@ -13,13 +13,13 @@ from fedapp.core.plugins import is_function_name
 from fedapp.data.randaugment import GEOMETRY, GREY, PIXELS, affine, move, take
 
 OPERATIONS = 2
-"""RandAugment's N: operations an image goes through (google-research/fixmatch, nops=2)."""
+"""RandAugment's N: operations applied to an image (google-research/fixmatch, nops=2)."""
 
 _RANGES = torch.tensor(
     [(low, high - low + 1) for _, low, high in PIXELS]
     + [(-limit, 2 * limit + 1) for _, limit in GEOMETRY]
 )
-"""int64 [14, 2]: least magnitude of each operation and how many there are."""
+"""int64 [14, 2]: the least magnitude of each operation, and how many magnitudes there are."""
 
 _FLIPS = {
     "digits": False,  # a mirrored digit is another sign
@@ -48,8 +48,8 @@ _FLIPS = {
 def flips(name: str) -> bool:
     """Return whether a mirror image (left to right) of such data shows the same class.
 
-    name: a data set, one of `datasets.NAMES`, each decided here one by one, or a user's own, of
-    which nothing is known.
+    name: a data set, either one of `datasets.NAMES`, each of which is decided here, or a user's
+    own, of which nothing is known. Raises ConfigError for a data set that nobody has decided.
     """
     if is_function_name(name):
         return False
@@ -64,10 +64,11 @@ def flips(name: str) -> bool:
 def weak(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
     """Mirror with probability 1/2, if `flip`, and shift by up to 12.5 % of each side.
 
-    images: uint8 [n, c, h, w], sides of 8 pixels and more; n may be 0. The result is like them, on
-    their device. The shift is uniform over whole pixels; what it uncovers is filled by reflection
-    about the edge pixels' centres (Sohn et al. 2020, Sec. 2.3; `augment_shift` in
-    google-research/fixmatch). stream: a CPU generator; 3 n numbers are drawn.
+    images: uint8 [n, c, h, w], n >= 0, sides of at least 8 pixels. The result has the same shape
+    and device. The shift is uniform over whole pixels; uncovered pixels are filled by reflection
+    about the centres of the edge pixels (Sohn et al. 2020, Sec. 2.3; `augment_shift` in
+    google-research/fixmatch).
+    stream: a CPU generator, from which 3 n numbers are drawn.
     """
     count, _, height, width = images.shape
     mirror = torch.randint(2, (count, 1), generator=stream)  # drawn where `flip` is off too
@@ -81,15 +82,15 @@ def weak(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
 
 
 def strong(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
-    """Make a weak view, then `OPERATIONS` times RandAugment, then Cutout.
+    """Make a weak view, then apply RandAugment `OPERATIONS` times, then Cutout.
 
-    images, flip, result: as of `weak`. Each operation is drawn uniformly from the 14 of
-    `operations`, its magnitude uniformly from its range there, both for each image (Sohn et al.
-    2020, Sec. 2.3: magnitudes are drawn at random, not tuned; the authors' code also leaves out
-    each operation with probability 1/2, the paper does not). Cutout sets a square of half the
-    shorter side to grey 127, its centre uniform over the image's pixels; what of it lies outside is
-    cut off (`create_cutout_mask` in google-research/fixmatch). stream: a CPU generator; 9 n numbers
-    are drawn.
+    images, flip, result: as for `weak`. Each operation is drawn uniformly from 14, and its
+    magnitude uniformly from its range, for each image (Sohn et al. 2020, Sec. 2.3: magnitudes are
+    drawn at random rather than tuned; the authors' code, but not the paper, also skips each
+    operation with probability 1/2). Cutout sets a square with half the length of the shorter side
+    to grey 127. Its centre is uniform over the image's pixels, and what lies outside the image is
+    cut off (`create_cutout_mask` in google-research/fixmatch).
+    stream: a CPU generator, from which 9 n numbers are drawn.
     """
     images = weak(images, flip, stream)
     height, width = images.shape[2:]
@@ -104,22 +105,23 @@ def strong(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
 
 
 def cutout(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
-    """Make a weak view, then hide the square of `strong` and change nothing else.
+    """Make a weak view, then hide the square that `strong` hides, and change nothing else.
 
-    images, flip, result: as of `weak`. stream: a CPU generator; 5 n numbers are drawn.
+    images, flip, result: as for `weak`. stream: a CPU generator, from which 5 n numbers are drawn.
     """
     return _cutout(weak(images, flip, stream), stream)
 
 
 STRONG_VIEWS = {"randaugment": strong, "cutout": cutout, "weak": weak}
-"""What may stand for the strong view, by name; all take the same arguments."""
+"""Choices for the strong view, by name; all take the same arguments."""
 
 
 def _operate(images: Tensor, drawn: Tensor, level: Tensor, coefficients: Tensor) -> Tensor:
     """Apply operation drawn[i] to image i, with magnitude level[i] or coefficients[i].
 
-    The images are sorted by operation; each operation on values takes one group and all geometry
-    the last. The CPU sorts and counts them, so that nobody waits for the device.
+    The images are sorted by operation. Each operation on values processes one group, and the last
+    group goes through all geometric operations. The CPU sorts and counts, so that nothing waits for
+    the device.
     """
     if not len(images):
         return images
@@ -135,7 +137,7 @@ def _operate(images: Tensor, drawn: Tensor, level: Tensor, coefficients: Tensor)
 
 
 def _cutout(images: Tensor, stream: torch.Generator) -> Tensor:
-    """Set a square of each image to grey; its side is half the image's shorter one, rounded."""
+    """Set a square of each image to grey. Its side is half the image's shorter side, rounded."""
     count, _, height, width = images.shape
     reach = min(height, width) // 4
     hidden = []

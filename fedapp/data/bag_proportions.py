@@ -1,6 +1,7 @@
-"""Bags of one site, of whose inputs the class proportions alone are known: what is told of them.
+"""The class proportions of a site's bags, and how well they identify the classes.
 
-For M bags and C classes. Counts are inputs of each class in each bag, [M, C].
+A bag is a set of inputs of which only the class proportions are known. Shapes are written for M
+bags and C classes. Counts are the inputs of each class in each bag, [M, C].
 """
 
 from collections.abc import Sequence
@@ -11,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 RANK_TOLERANCE = 1e-9
-"""A singular value below this share of the largest is taken for 0."""
+"""A singular value below this share of the largest one counts as 0."""
 FIT_TOLERANCE = 1e-12
-"""Relative error of a table's rows at which `proportionally_fitted` ends."""
+"""Relative error of the row sums at which `proportionally_fitted` stops."""
 MAX_FIT_ROUNDS = 10_000
-"""Rounds of `proportionally_fitted`; extreme tables need some hundred."""
+"""Rounds of `proportionally_fitted`, at most; extreme tables need some hundred."""
 
 
 def proportions_of(counts: NDArray[np.integer]) -> Tensor:
-    """Return Pi, float64 [M, C]: each row sums to 1, that of an empty bag is 0."""
+    """Return Pi, float64 [M, C]. Each row sums to 1, except that the row of an empty bag is 0."""
     known = torch.from_numpy(counts.astype(np.float64))
     return known / known.sum(1, keepdim=True).clamp(min=1)
 
@@ -27,9 +28,9 @@ def proportions_of(counts: NDArray[np.integer]) -> Tensor:
 def condition_number(proportions: Tensor) -> float:
     """Return the condition number of Pi [M, C], at least 1.
 
-    It says how much an error in P(bag | x) grows. Only classes that occur in the bags count: of the
-    others they say nothing, and ask nothing. Infinite where the rank is below their number: then no
-    classifier follows from the bags.
+    It is the factor by which an error in P(bag | x) can grow. Only classes that occur in the bags
+    count, because the bags neither tell nor require anything about the others. It is infinite where
+    the rank is below the number of these classes: then the bags do not determine a classifier.
     """
     occurring = proportions.double()[:, proportions.sum(0) > 0]
     if not occurring.numel():
@@ -41,9 +42,9 @@ def condition_number(proportions: Tensor) -> float:
 
 
 def why_unidentifiable(proportions: Tensor) -> tuple[str, str] | None:
-    """Return what is wrong with bags of which no classifier follows, and the remedy; None: nothing.
+    """Return why the bags do not determine a classifier, and the remedy; None if they do.
 
-    proportions: Pi [M, C]. It is wrong where their rank is below the number of classes in them.
+    proportions: Pi [M, C]. They do not where the rank is below the number of classes that occur.
     """
     if condition_number(proportions) < float("inf"):
         return None
@@ -61,9 +62,9 @@ def why_unidentifiable(proportions: Tensor) -> tuple[str, str] | None:
 
 
 def describe_bags(tables: Sequence[Tensor]) -> str:
-    """Say how many bags sites have, and how well each site's tell its classes apart.
+    """Describe how many bags sites have, and how well each site's bags identify its classes.
 
-    tables: Pi [M, C] of each site that has bags, one at least.
+    tables: Pi [M, C] of each site that has bags, at least one.
     """
     numbers = _range(sorted(len(table) for table in tables), "d")
     found = sorted(condition_number(table) for table in tables)
@@ -76,16 +77,18 @@ def describe_bags(tables: Sequence[Tensor]) -> str:
 
 
 def _range(ascending: Sequence[float], shown: str) -> str:
-    """Return the first and the last number, or the one that both are."""
+    """Return the first and the last number as "first to last", or one number if both are equal."""
     return " to ".join(dict.fromkeys(f"{n:{shown}}" for n in (ascending[0], ascending[-1])))
 
 
 def with_noise(proportions: Tensor, strength: float, draw: np.random.Generator) -> Tensor:
-    """Return wrong proportions: Pi * ((2 g - 1) e + 1), g ~ U[0, 1] for each entry, cut to [0, 1].
+    """Return wrong proportions: Pi * ((2 g - 1) e + 1), cut to [0, 1], g ~ U[0, 1] for each entry.
 
-    proportions: Pi, float64 [M, C]. strength: e, in [0, 2]; 0: Pi itself. A row that would be 0
-    stays as it is. Rows need not sum to 1 (Lu et al. 2022, Table E.9; printed there with the 1 in
-    another place, so that e = 0 would not be clean).
+    proportions: Pi, float64 [M, C].
+    strength: e, in [0, 2]; 0 gives Pi itself.
+
+    A row that would become 0 stays unchanged. Rows need not sum to 1. (Lu et al. 2022, Table E.9,
+    where the 1 is printed in another place, so that e = 0 would not give Pi.)
     """
     factors = (2 * torch.from_numpy(draw.random(tuple(proportions.shape))) - 1) * strength + 1
     changed = (proportions * factors).clamp(0, 1)
@@ -95,10 +98,10 @@ def with_noise(proportions: Tensor, strength: float, draw: np.random.Generator) 
 def proportionally_fitted(
     table: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the table [M, C], each row and each column times a factor, with these sums.
+    """Scale the rows and columns of a table [M, C] by factors so that they have these sums.
 
-    Iterative proportional fitting (Deming and Stephan 1940). table: above 0. rows: [M], above 0.
-    columns: [C], at least 0. Both have the same sum, above 0.
+    Iterative proportional fitting (Deming and Stephan 1940). table: entries above 0. rows: [M],
+    above 0. columns: [C], at least 0. Both have the same sum, above 0.
     """
     fit = table
     for _ in range(MAX_FIT_ROUNDS):

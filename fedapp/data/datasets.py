@@ -21,7 +21,9 @@ from fedapp.data.inputs import DataSet, resize
 from fedapp.data.split.groups import patients_of_paths
 
 NAMES: tuple[str, ...] = (*published.NAMES, FOLDER, OWN)
-"""Every value of `data.name` but a user's own: `package.module:function`, or given in memory."""
+"""Every value of `data.name`, except a user's own function (`package.module:function`) and data
+given in memory.
+"""
 
 
 def data_root(settings_root: str) -> Path:
@@ -31,12 +33,12 @@ def data_root(settings_root: str) -> Path:
 
 
 def load_dataset(settings: DataSettings, seed: int) -> DataSet:
-    """Return the data set's train and test inputs as one pool, on the CPU.
+    """Return the train and test inputs of the data set as one pool, on the CPU.
 
-    `settings.subset` of them are drawn with the seed and kept in the pool's order; images are
-    resized to `settings.image_size`. Absent files are fetched if `settings.download`. `DataError`
-    where files are absent or damaged, `ConfigError` where there is no set of that name, or where
-    what is no image is to be resized.
+    `settings.subset` of them are drawn with the seed and kept in the pool's order. Images are
+    resized to `settings.image_size`. Missing files are downloaded if `settings.download` is set.
+    Raises DataError where files are missing or damaged, and ConfigError where there is no data set
+    of that name, or where inputs that are not images should be resized.
     """
     name, root = settings.name, data_root(settings.root)
     if name == OWN:
@@ -82,7 +84,7 @@ def _pool(name: str) -> DataSet:
 
 
 def _draw(settings: DataSettings, count: int, seed: int) -> NDArray[np.int64]:
-    """Return the positions to use, ascending."""
+    """Return the positions of the inputs to use, ascending."""
     if not settings.subset:
         return np.arange(count)
     if settings.subset > count:

@@ -22,7 +22,7 @@ from fedapp.core.optional_dependencies import needs
 from fedapp.data.window import Ramp, Sigmoid, StoredImage, Values, ValueTable, Window
 
 DICOM = (".dcm",)
-"""How names of such files end."""
+"""Endings of the names of such files."""
 
 _TAGS_READ = [
     "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
@@ -33,20 +33,20 @@ _TAGS_READ = [
     "SharedFunctionalGroupsSequence", "PixelData",
 ]  # fmt: skip
 _GREY = {"MONOCHROME1": True, "MONOCHROME2": False}
-"""Photometric interpretations without colours: whether high values are dark."""
+"""Photometric interpretations without colours, and whether high values are dark in them."""
 _COLOUR = {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_RCT", "YBR_ICT"}
 _CODESTREAM = b"\xff\x4f\xff\x51"
-"""How a JPEG 2000 image begins, within whatever is around it."""
+"""The first bytes of a JPEG 2000 image, within whatever container holds it."""
 _DEFLATED, _RLE = "1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.5"
 _JPEG = {f"1.2.840.10008.1.2.4.{number}" for number in (50, 51)}
 _JPEG_2000 = {f"1.2.840.10008.1.2.4.{number}" for number in (90, 91, 201, 202, 203)}
 """Transfer syntaxes; the last three of JPEG 2000 are its fast kind, HTJ2K."""
 _STARTS_WITHOUT_PREAMBLE = (b"\x02\0", b"\x08\0")
-"""How a DICOM file begins without the preamble, 128 bytes and "DICM", that others begin with."""
+"""First bytes of a DICOM file that lacks the usual preamble (128 bytes and "DICM")."""
 _SAVE_UNCOMPRESSED = "save it uncompressed (gdcmconv --raw)"
 _EXPORT_AGAIN = "export the image again"
 _MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-"""Of one image: from here on Pillow too refuses PNG, JPEG and TIFF files."""
+"""Pixels of an image, at most. Beyond this, Pillow refuses PNG, JPEG and TIFF files, too."""
 
 # Its warnings and its log quote the header. For the process, as a thread has no filter of its own.
 warnings.filterwarnings("ignore", module="pydicom")
@@ -54,10 +54,10 @@ logging.getLogger("pydicom").propagate = False
 
 
 def read_dicom(file: Path) -> StoredImage:
-    """Read the one image of a file; its values are those after rescaling (modality LUT).
+    """Read the only image of a file. Its values are those after rescaling (modality LUT).
 
     Raises ImageError where the file is damaged, has several frames, or is of a kind that is not
-    read; ConfigError where the extra is not installed.
+    supported; ConfigError where the extra `dicom` is not installed.
     """
     pydicom: Any = needs("dicom", "pydicom")
     needs("dicom", "pylibjpeg")
@@ -76,7 +76,7 @@ def read_dicom(file: Path) -> StoredImage:
 
 
 def is_dicom(file: Path) -> bool:
-    """Whether a file's first bytes are those of DICOM, whatever its name."""
+    """Whether the first bytes of a file are those of DICOM, whatever its name is."""
     try:
         # What is no plain file might never answer.
         if not file.is_file():
@@ -88,7 +88,7 @@ def is_dicom(file: Path) -> bool:
 
 
 class _NotReadError(Exception):
-    """An image of a kind that is not read. Its arguments: what that is, and the remedy."""
+    """The image is of a kind that is not supported. Its arguments: the kind, and the remedy."""
 
 
 def _check_beginning(file: Path) -> None:
@@ -106,7 +106,7 @@ def _check_beginning(file: Path) -> None:
 
 
 def _check(header: Any) -> None:
-    """Raise _NotReadError where the header says that its image is of a kind that is not read."""
+    """Raise _NotReadError where the header describes an image of a kind that is not supported."""
     if "PixelData" not in header:
         raise _NotReadError("no image in it", "remove it")
     frames = header.get("NumberOfFrames")
@@ -137,10 +137,10 @@ def _check(header: Any) -> None:
 
 
 def _check_length(header: Any) -> None:
-    """Raise _NotReadError where there are fewer bytes of pixels than the header says, or others.
+    """Raise _NotReadError where the header's image size does not match the bytes of pixels.
 
-    Zeros may follow, with which some programs fill up; other bytes would be pixels of an image of
-    another size, whose rows would be read askew.
+    Zeros may follow the pixels, because some programs use them as padding. Other bytes would be
+    pixels of an image of another size, whose rows would be misread.
     """
     samples = 2 if header.PhotometricInterpretation == "YBR_FULL_422" else header.SamplesPerPixel
     said = header.Rows * header.Columns * samples * header.BitsAllocated // 8
@@ -154,7 +154,7 @@ def _high_bit(header: Any) -> int:
 
 
 class _Codestream(NamedTuple):
-    """What a compressed image says of itself. bits: of each sample; signed: None: it cannot say."""
+    """What a compressed image says of itself. bits: of a sample; signed: None if unknown."""
 
     rows: int
     columns: int
@@ -164,9 +164,9 @@ class _Codestream(NamedTuple):
 
 
 def _codestream(header: Any) -> _Codestream | None:
-    """Return what the compressed image says of itself; None: there is none that says anything.
+    """Return what the compressed image says of itself; None if there is none, or it says nothing.
 
-    Raises _NotReadError where it is compressed in a way that is not read.
+    Raises _NotReadError where the method of compression is not supported.
     """
     encaps: Any = needs("dicom", "pydicom.encaps")
     syntax = header.file_meta.TransferSyntaxUID
@@ -188,7 +188,7 @@ def _codestream(header: Any) -> _Codestream | None:
 
 
 def _value_bits(header: Any, stream: _Codestream | None) -> tuple[int, int]:
-    """Return which bits of what a decoder returns are a value: the lowest, and how many.
+    """Return which bits of a decoded number are the value: the lowest one, and how many there are.
 
     Raises _NotReadError where the compressed image and the header contradict each other.
     """
@@ -246,9 +246,9 @@ def _stored(header: Any) -> StoredImage:
 
 
 def _padding(header: Any, cells: Values, values: Values) -> NDArray[np.bool_] | None:
-    """Return which pixels only fill the image up; None: the file does not say.
+    """Return which pixels are padding; None where the file has no padding value.
 
-    cells: what was decoded, without a sign. values: those in it, before rescaling.
+    cells: the decoded numbers, unsigned. values: the values in them, before rescaling.
     """
     if "PixelPaddingValue" not in header:
         return None
@@ -264,12 +264,12 @@ def _padding(header: Any, cells: Values, values: Values) -> NDArray[np.bool_] | 
 
 
 def _rescaling(header: Any) -> tuple[float, float]:
-    """Return slope and intercept, 1 and 0 where there are none."""
+    """Return slope and intercept; 1 and 0 if the file has none."""
     return _first(header, "RescaleSlope", 1.0), _first(header, "RescaleIntercept", 0.0)
 
 
 def _window(header: Any) -> Window | None:
-    """Return the file's own window, the first of several; None: there is none, or none usable."""
+    """Return the file's own window, the first of several; None if it has none that is usable."""
     if "VOILUTSequence" in header:
         return _table(header.VOILUTSequence[0], header.file_meta.TransferSyntaxUID)
     centre, width = (_first(header, f"Window{name}", math.nan) for name in ("Center", "Width"))
@@ -297,7 +297,7 @@ def _table(item: Any, syntax: Any) -> ValueTable:
 
 
 def _first(header: Any, name: str, default: float) -> float:
-    """Return a number of the header, the first of several."""
+    """Return a number of the header, the first one of several."""
     value = header.get(name)
     if value is None:
         return default

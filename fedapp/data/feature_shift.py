@@ -1,7 +1,7 @@
-"""Feature shift between simulated sites: each site's images as if from a scanner of its own.
+"""Feature shift between simulated sites: the images of each site look as if from its own scanner.
 
-Everything is done on the CPU, pixel by pixel, without sums whose order the machine may choose: the
-bytes are the same in whatever process, and by however many threads, they are computed.
+Everything is computed on the CPU, pixel by pixel, without sums whose order depends on the machine.
+So the bytes do not depend on the process or on the number of threads.
 """
 
 import math
@@ -17,16 +17,18 @@ from torch.nn import functional
 from fedapp.core import rng
 
 _CHUNK = 256
-"""Images changed at a time: the float copies stay below 30 MB each."""
+"""Images changed at a time, so that the float copies stay below 30 MB each."""
 
 
 @dataclass(frozen=True)
 class FeatureShift:
-    """One site's amounts; as constructed without any they leave every image as it is.
+    """The changes to one site's images. The default values change nothing.
 
-    rotation: degrees, counter-clockwise. brightness: added, in shares of full scale. contrast:
-    factor above 0, about mid-grey. blur: sigma of a Gaussian, pixels, 0 or more. noise: standard
-    deviation, in shares of full scale, 0 or more.
+    rotation: degrees, counter-clockwise.
+    brightness: added, as a share of the full scale.
+    contrast: a factor above 0, about mid-grey.
+    blur: sigma of a Gaussian in pixels, 0 or more.
+    noise: standard deviation as a share of the full scale, 0 or more.
     """
 
     rotation: float = 0.0
@@ -37,11 +39,11 @@ class FeatureShift:
 
 
 def draw_shift(seed: int, site: int, strength: float, kinds: Sequence[str]) -> FeatureShift:
-    """Draw a site's amounts at a strength in [0, 1]; kinds: of `SHIFT_KINDS`.
+    """Draw the changes of a site at a strength s in [0, 1]. kinds: of `SHIFT_KINDS`.
 
-    Uniform: rotation in +-40 s, brightness in +-0.3 s, log(contrast) in +-0.7 s, blur in 0 to
-    1.5 s, noise in 0 to 0.2 s. Each kind has its own key, so an amount depends neither on the other
-    kinds nor on the other sites, and grows in proportion to the strength.
+    Uniform: rotation in +-40 s, brightness in +-0.3 s, log(contrast) in +-0.7 s, blur in 0 to 1.5
+    s, noise in 0 to 0.2 s. Each kind has its own random key. So a change does not depend on the
+    other kinds or sites, and it grows in proportion to the strength.
     """
     unit = {
         kind: float(rng.numpy_stream(seed, "feature-shift", kind, site).random()) for kind in kinds
@@ -59,9 +61,9 @@ def draw_shift(seed: int, site: int, strength: float, kinds: Sequence[str]) -> F
 def shift_sites(
     images: Tensor, site: NDArray[np.int32], seed: int, strength: float, kinds: Sequence[str]
 ) -> Tensor:
-    """Return a pool with each site's images changed by its amounts; `images` itself at strength 0.
+    """Return a pool in which each site's images are changed; `images` itself at strength 0.
 
-    images: uint8 [N, C, H, W] on the CPU. site: int32 [N], the owner of each.
+    images: uint8 [N, C, H, W] on the CPU. site: int32 [N], the owner of each image.
     """
     if strength == 0:
         return images
@@ -76,10 +78,11 @@ def shift_sites(
 
 
 def apply_shift(images: Tensor, shift: FeatureShift, grain: np.random.Generator) -> Tensor:
-    """Return the images changed: uint8 [n, C, H, W], rounded and clamped once, at the end.
+    """Return the changed images: uint8 [n, C, H, W], rounded and clamped once, at the end.
 
-    images: uint8 [n, C, H, W] on the CPU. grain: what noise is drawn from, image after image. In
-    the order of a camera: the scene turns, the lens blurs, the sensor scales, shifts, adds noise.
+    images: uint8 [n, C, H, W] on the CPU. grain: the generator of noise, image after image. The
+    order is that of a camera: the scene rotates, the lens blurs, the sensor scales, shifts and adds
+    noise.
     """
     changed = torch.empty_like(images)
     for start in range(0, len(images), _CHUNK):
@@ -97,7 +100,7 @@ def apply_shift(images: Tensor, shift: FeatureShift, grain: np.random.Generator)
 
 
 def _rotated(x: Tensor, degrees: float) -> Tensor:
-    """Turn about the middle, bilinear; outside the image its nearest edge goes on."""
+    """Rotate about the centre, bilinearly. Outside the image its edge pixels are repeated."""
     height, width = x.shape[2:]
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     down = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2
@@ -116,7 +119,7 @@ def _rotated(x: Tensor, degrees: float) -> Tensor:
 
 
 def _blurred(x: Tensor, sigma: float) -> Tensor:
-    """Blur by a Gaussian, cut off at 3 sigma; outside the image its nearest edge goes on."""
+    """Blur with a Gaussian, cut off at 3 sigma. Edge pixels are repeated outside the image."""
     reach = math.ceil(3 * sigma)
     weights = [math.exp(-((i / sigma) ** 2) / 2) for i in range(-reach, reach + 1)]
     for axis, letter in ((2, (0, 0, reach, reach)), (3, (reach, reach, 0, 0))):

@@ -1,7 +1,8 @@
-"""A folder of images as a data set: `<root>/<class>/*.png`, or of another of `SUFFIXES`.
+"""A folder of images as a data set: `<root>/<class>/*.png`, or with other endings in `SUFFIXES`.
 
-`<root>/train/<class>/` and `<root>/test/<class>/` (and `val`) are pooled where the root holds
-nothing else. Images that lie deeper, or in no class's folder, are refused: their class is not said.
+`<root>/train/<class>/` and `<root>/test/<class>/` (and `val`) are pooled if the root contains
+nothing else. Images that lie deeper, or in no class's folder, are refused, because their class is
+not known.
 """
 
 import os
@@ -25,29 +26,34 @@ from fedapp.data.window import StoredImage, levels
 
 SUFFIXES = RASTER + DICOM
 KINDS = "PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, .tif, .tiff, .dcm)"
-"""The same in words."""
+"""The supported formats in words."""
 SPLITS = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val",
     "test": "test", "testing": "test",
 }  # fmt: skip
-"""Words for the parts of a split, in lower case, and the part that each names. "dev" and "held-out"
-are none: they mean one thing here, another there."""
+"""Names for the parts of a split, in lower case, and the part that each of them means. "dev" and
+"held-out" are missing on purpose, because they mean different things in different places.
+"""
 _SYSTEM_FOLDERS = {"@eadir", "__macosx", "#recycle", "lost+found"}
-"""Folders that file servers and archives make beside a person's own, in lower case."""
+"""Folders that file servers and archive programs create beside a person's own, in lower case."""
 
 _BATCH = 64
-"""Files a thread decodes at a time: one by one, handing over costs as much as a small image."""
+"""Files that a thread decodes at a time. Handing over single files would cost as much as decoding a
+small image.
+"""
 
 _THREADED_BYTES = 8192
-"""Mean file size from which threads pay. Measured on 2 cores: 256-pixel JPEGs of 8 kB take 0.7 of
-the time of one thread, 32-pixel ones of 1 kB take 1.5, as threads then wait for the interpreter."""
+"""Mean file size from which threads are faster. Measured on 2 cores: 256-pixel JPEGs of 8 kB take
+0.7 of the time of one thread, but 32-pixel ones of 1 kB take 1.5, because threads then wait for the
+interpreter.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """The files of a folder, in sorted order, before any is opened.
+    """The files of a folder, in sorted order, before any of them is opened.
 
-    labels: int64 [len(files)], index of each file's class in `classes` (sorted by name).
+    labels: int64 [len(files)], the index of each file's class in `classes` (sorted by name).
     """
 
     files: tuple[Path, ...]
@@ -56,10 +62,10 @@ class Listing:
 
 
 def list_images(root: Path) -> Listing:
-    """List the images under `root`; `DataError` where there are none.
+    """List the images under `root`. Raises DataError where there are none.
 
-    Hidden files and folders are passed over, and so are those that a file server makes, and
-    classes without images. `DataError` names an image that lies too deep, or in no class's folder.
+    Hidden files and folders, those that file servers create, and classes without images are
+    ignored. Raises DataError, naming the image, where one lies too deep or in no class's folder.
     """
     parts = _split_folders(root)
     for folder in (inner for part in parts for inner in _folders(part)):
@@ -93,11 +99,13 @@ def list_images(root: Path) -> Listing:
 def read_images(
     listing: Listing, chosen: NDArray[np.int64], side: int, window: str = ""
 ) -> DataSet:
-    """Decode the chosen files of a listing, int64 [n] positions, n >= 1, into one set.
+    """Decode the chosen files of a listing, int64 [n] positions, n >= 1, into one data set.
 
-    side: pixels to resize to, or 0: as stored, and then all must be equal. Grey if every file is
-    grey, else RGB. Transparency is dropped. window: as `data.window`. `DataError` names the first
-    file that is damaged or does not fit.
+    side: pixels to which images are resized; 0: none is resized, and all must have equal sizes.
+    window: as `data.window`.
+
+    The images are grey if every file is grey, otherwise RGB. Transparency is dropped. Raises
+    DataError naming the first file that is damaged or does not fit.
     """
     files = [listing.files[i] for i in chosen.tolist()]
     decoded = decode_all(files, side, window=window)
@@ -119,7 +127,7 @@ def read_images(
 def decode_all(
     files: Sequence[Path], side: int, channels: int = 0, window: str = ""
 ) -> list[Tensor]:
-    """Return the images in these files, each as `decode` returns it; several at a time."""
+    """Return the images in these files, as `decode` returns them, decoding several at a time."""
     with ThreadPoolExecutor(_threads(files)) as pool:
         # Where a file fails, the batches not yet begun are cancelled.
         batches = pool.map(
@@ -130,7 +138,7 @@ def decode_all(
 
 
 def decode_into(files: Sequence[Path], images: Tensor, window: str = "") -> None:
-    """Fill `images`, uint8 [n, C, H, H], with those in these n files; each as of `decode`."""
+    """Fill `images`, uint8 [n, C, H, H], with the images in these n files, as from `decode`."""
     channels, side = images.shape[1], images.shape[-1]
 
     def fill(start: int) -> None:
@@ -143,7 +151,7 @@ def decode_into(files: Sequence[Path], images: Tensor, window: str = "") -> None
 
 
 def _threads(files: Sequence[Path]) -> int | None:
-    """Return how many threads to decode with: 1 for small files, None (as many as pay) else."""
+    """Return the number of threads for decoding: 1 for small files, otherwise None (automatic)."""
     if not files:
         return 1
     sample = files[:: len(files) // _BATCH + 1]
@@ -155,7 +163,7 @@ def _threads(files: Sequence[Path]) -> int | None:
 
 
 def _refuse_deeper(root: Path, folder: Path) -> None:
-    """Raise DataError where a folder in a class's folder holds images, at whatever depth."""
+    """Raise DataError where a folder inside a class's folder contains images, at any depth."""
     for inner in _folders(folder):
         for place, below, files in os.walk(inner):
             below[:] = [name for name in below if not is_ignored(name)]
@@ -171,7 +179,7 @@ def _refuse_deeper(root: Path, folder: Path) -> None:
 
 
 def _split_folders(root: Path) -> list[Path]:
-    """Return train/, val/ and test/ if the root's folders are only these and hold folders."""
+    """Return the folders train/, val/ and test/ if the root contains only these; else the root."""
     folders = _folders(root)
     if (
         folders
@@ -187,7 +195,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _entries(path: Path) -> list[Path]:
-    """Return what lies in a folder, by name, but for what is hidden or a machine's own."""
+    """Return the contents of a folder, by name, except what `is_ignored`."""
     try:
         return sorted(entry for entry in path.iterdir() if not is_ignored(entry.name))
     except OSError as error:
@@ -198,7 +206,7 @@ def _entries(path: Path) -> list[Path]:
 
 
 def is_ignored(name: str) -> bool:
-    """Whether a file or folder of this name is hidden, or a machine's own."""
+    """Whether a file or folder with this name is hidden, or was created by a system."""
     return name.startswith(".") or name.lower() in _SYSTEM_FOLDERS
 
 
@@ -206,31 +214,33 @@ def decode(file: Path, side: int, channels: int = 0, window: str = "") -> Tensor
     """Return one image, uint8 [C, H, W], resized to `side` unless that is 0.
 
     channels: C, 1 or 3, to which the image is converted; 0: 1 if the file is grey, else 3.
-    window: as `data.window`. `ImageError` where the file cannot be used.
+    window: as `data.window`.
+    Raises ImageError where the file cannot be used.
     """
     return rendered(read_stored(file), file, side, channels, window)
 
 
 def read_stored(file: Path) -> StoredImage:
-    """Read an image before its window. Raises ImageError where the file cannot be used."""
+    """Read an image before its window is applied. Raises ImageError if it cannot be used."""
     return (read_raster if file.suffix.lower() in RASTER else read_dicom)(file)
 
 
 def is_image(file: Path) -> bool:
-    """Whether a file's name ends as an image's does, or it is DICOM, whose names often do not."""
+    """Whether the name ends like that of an image, or the file is DICOM, whatever its name."""
     return file.suffix.lower() in SUFFIXES or is_dicom(file)
 
 
 def nfc(name: str) -> str:
-    """Return a name whose letters with marks are one character each (Unicode's form NFC).
+    """Return a name with each accented letter as one character (Unicode's form NFC).
 
-    A Mac takes them apart in the names of files (NFD): they look the same and are not equal.
+    A Mac stores the names of files in the decomposed form NFD, which looks the same but is not
+    equal.
     """
     return unicodedata.normalize("NFC", name)
 
 
 def rendered(stored: StoredImage, file: Path, side: int, channels: int, window: str) -> Tensor:
-    """Return what `decode` does, of an image that has been read."""
+    """Return what `decode` returns, for an image that was read already."""
     height, width = stored.values.shape[:2]
     if not side and not all(MIN_SIDE <= s <= MAX_SIDE for s in (height, width)):
         rule = f"each side must be in [{MIN_SIDE}, {MAX_SIDE}]"

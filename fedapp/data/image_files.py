@@ -12,14 +12,16 @@ from fedapp.core.errors import ImageError
 from fedapp.data.window import StoredImage
 
 RASTER = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
-"""How names of such files end."""
+"""Endings of the names of such files."""
 
 _FORMATS = ("PNG", "JPEG", "TIFF")
-"""Pillow reads many more, some by programs of others (EPS). Files are told apart by content."""
+"""Supported formats, which are detected by content. Pillow reads many more, some of them by
+external programs (EPS).
+"""
 _GREY = {"1", "L", "LA"}
 _COLOUR = {"P", "RGB", "RGBA", "CMYK", "YCbCr"}
 _DEEP = {"I;16", "I;16B", "I;16L", "I", "F"}
-"""Pillow's modes of grey values that need a window: 16 bits, 32 bits, floats."""
+"""Pillow's modes of grey values that need a window: 16 bits, 32 bits, floating point."""
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -29,13 +31,15 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What brings an image upright, by its orientation (EXIF, TIFF), 1 apart, which is upright."""
+"""The operation that brings an image upright, by its orientation (EXIF, TIFF); 1 is upright
+already.
+"""
 _WIDTH, _HEIGHT, _BITS_PER_SAMPLE, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _STRIP_STARTS, _SAMPLES, _STRIP_ROWS, _STRIP_BYTES = 273, 277, 278, 279
 _PLANES, _SAMPLE_FORMAT = 284, 339
 """Tags of TIFF."""
 _WHITE_IS_ZERO = 0
-"""A photometric interpretation of TIFF."""
+"""The photometric interpretation of TIFF in which 0 is white."""
 _NUMBERS = {1: "unsigned", 2: "signed", 3: "floating-point"}
 """Sample formats of TIFF."""
 _REMEDY = "save it as grey of up to 16 bits without transparency, or as 8-bit RGB"
@@ -48,7 +52,7 @@ logging.getLogger("PIL").setLevel(logging.CRITICAL)
 def read_raster(file: Path) -> StoredImage:
     """Read an image. Transparency is dropped.
 
-    Raises ImageError where the file is damaged, of another format, has several pages, or colours
+    Raises ImageError where the file is damaged, of another format, or has several pages or colours
     of more than 8 bits.
     """
     try:
@@ -108,7 +112,8 @@ def _stored(opened: Image.Image, file: Path) -> StoredImage:
 def _misread(opened: Image.Image) -> bool:
     """Whether Pillow would take the bytes of values of 16 or 32 bits in the wrong order.
 
-    It takes those that libtiff has decompressed for those of the file.
+    It takes the bytes that libtiff has decompressed, which are in the machine's order, to be in the
+    order of the file.
     """
     [*_, tile] = opened.tile  # type: ignore[attr-defined]
     prefix = opened.tag_v2.prefix  # type: ignore[attr-defined]
@@ -116,10 +121,10 @@ def _misread(opened: Image.Image) -> bool:
 
 
 def _check_bytes(opened: Image.Image, file: Path) -> None:
-    """Raise ImageError where a strip of a plain TIFF has not the bytes that its size takes.
+    """Raise ImageError where a strip of an uncompressed TIFF has too few or too many bytes.
 
-    The last strip may be filled up to as many rows as the others; zeros may follow in each. Other
-    bytes would be pixels of an image of another size, whose rows would be read askew.
+    The last strip may be padded to as many rows as the others have, and zeros may follow in each
+    strip. Other bytes would be pixels of an image of another size, whose rows would be misread.
     """
     tags: Any = opened.tag_v2  # type: ignore[attr-defined]
     if tags.get(_COMPRESSION, 1) != 1 or _STRIP_BYTES not in tags:
@@ -149,7 +154,7 @@ def _check_bytes(opened: Image.Image, file: Path) -> None:
 
 
 def _kind_of_tiff(file: Path) -> str:
-    """Return what a TIFF that Pillow does not know says of its pixels; empty: it is none."""
+    """Return what a TIFF that Pillow does not support says of its pixels; empty: not a TIFF."""
     with file.open("rb") as opened:
         head = opened.read(16)
         try:
@@ -166,7 +171,7 @@ def _kind_of_tiff(file: Path) -> str:
 
 
 def _bits(opened: Image.Image) -> int:
-    """Return how many bits a value has in the file, 8 if there are fewer."""
+    """Return the number of bits of a value in the file, or 8 if there are fewer."""
     if opened.format == "TIFF":
         return max(8, _tag(opened, _BITS_PER_SAMPLE, 1))
     # Pillow's name for how the bytes lie, such as "RGB;16B".
@@ -174,6 +179,6 @@ def _bits(opened: Image.Image) -> int:
 
 
 def _tag(opened: Image.Image, number: int, default: int) -> int:
-    """Return a tag of a TIFF, the largest of several values; of other files the default."""
+    """Return a tag of a TIFF, the largest of several values; for other files the default."""
     value = getattr(opened, "tag_v2", {}).get(number, default)
     return int(max(value) if isinstance(value, tuple) else value)

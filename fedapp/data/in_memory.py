@@ -1,7 +1,7 @@
-"""Data that a program has given this process: `data.name = memory:sha256_<digest>`.
+"""Data that a program has handed to this process: `data.name = memory:sha256_<digest>`.
 
-The name is made of the content, so a run's settings say which data it had, and no others can take
-their place when it goes on. Another process has to be given the same data again.
+The name is derived from the content. So the settings of a run identify its data, and a run cannot
+be resumed with other data under the same name. Another process must be given the same data again.
 """
 
 import hashlib
@@ -25,8 +25,9 @@ _NAME = re.compile(MEMORY + "sha256_[0-9a-f]{64}")
 class GivenSites:
     """Sites that each bring data of their own.
 
-    sites: one or more, numbered by their place, of one shape of inputs. classes: their names, or
-    those of findings, the same at all. are_images: whether the inputs are images.
+    sites: one or more, numbered by their position, with one shape of inputs.
+    classes: the names of the classes, or of findings, which are the same at all sites.
+    are_images: whether the inputs are images.
     """
 
     sites: tuple[SiteData, ...]
@@ -47,33 +48,34 @@ class GivenSites:
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hex, of all sites' data, names and classes, in their order."""
+        """SHA-256, in hex, of the data, names and classes of all sites, in their order."""
         return _sha256([repr((site.name, site.digest)).encode() for site in self.sites], self)
 
 
 Given = DataSet | GivenSites
-"""What a program can give: one pool to be dealt, or every site's own."""
+"""What a program can hand over: a pool to be split, or the data of every site."""
 
 # Weak: what the program lets go of is not kept here.
 _REGISTERED: WeakValueDictionary[str, Given] = WeakValueDictionary()
 
 
 def register(data: Given) -> tuple[str, Given]:
-    """Return the `data.name` of data, and what is found under it as long as the caller keeps it.
+    """Return the `data.name` of data, and the object that is found under that name.
 
-    That is an equal value where one was given before.
+    The object lives only as long as the caller keeps it. It is an equal object if one was
+    registered before.
     """
     name = f"memory:sha256_{digest_of(data)}"
     return name, _REGISTERED.setdefault(name, data)
 
 
 def in_memory(name: str) -> bool:
-    """Whether a `data.name` is that of data given by a program."""
+    """Whether a `data.name` is that of data in memory."""
     return _NAME.fullmatch(name) is not None
 
 
 def registered(name: str) -> Given:
-    """Return the data of this name. Raises DataError where this process was not given them."""
+    """Return the data with this name. Raises DataError where this process was not given them."""
     found = _REGISTERED.get(name)
     if found is None:
         raise DataError(

@@ -1,4 +1,4 @@
-"""A pooled data set: inputs of any shape, their labels, and arithmetic on them without a file."""
+"""A pooled data set: inputs of any shape, their labels, and arithmetic on them without files."""
 
 import math
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ from fedapp.core.errors import DataError
 from fedapp.core.names import check_class_names
 
 MIN_SIDE, MAX_SIDE = 8, 512
-"""Smallest and largest height and width in pixels that any network takes; some take less."""
+"""Least and greatest height and width, in pixels, over all networks; some networks accept less."""
 
 _CHUNK = 1024
-"""Images resized at a time: the float copy stays a few megabytes."""
+"""Images resized at a time, so that the float copy stays at a few megabytes."""
 
 UNKNOWN = -1
-"""In the place of an input's class, where nobody knows it: such an input is for learning alone."""
+"""Label of an input whose class nobody knows; such inputs are used for training only."""
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A data set, its own train and test parts together; checked on construction (`DataError`).
+    """A data set with its own train and test parts pooled; validated on construction (`DataError`).
 
-    inputs: images, uint8 [N, C, H, W], C in {1, 3}, H and W in [8, 512]; or numbers, float32
-        [N, D] (a table's rows), [N, C, L] (signals) or [N, C, H, W], all finite; N >= 1.
-    labels: int64 [N], in [0, len(classes)), or `UNKNOWN`, but not all.
-    classes: their names, at least one.
-    mean, std: one value per channel, the inputs' second dimension (of a table: per column), of
-        pixels / 255 or of the numbers as they are; finite, std above 0. See `normalise`.
-    patients: which inputs are of one patient, int64 [N], from 0; None: not known.
+    inputs: images, uint8 [N, C, H, W], C in {1, 3}, H and W in [8, 512]; or numbers, float32 [N, D]
+    (rows of a table), [N, C, L] (signals) or [N, C, H, W], all finite; N >= 1.
+    labels: int64 [N], in [0, len(classes)), or `UNKNOWN`, but not all of them.
+    classes: the names of the classes, at least one.
+    mean, std: one value for each channel, the second dimension of the inputs (for a table: for each
+    column), of pixels / 255 or of the numbers unchanged; finite, std above 0. See `normalise`.
+    patients: the number of each input's patient, int64 [N], from 0; None: unknown.
     """
 
     inputs: Tensor
@@ -71,15 +71,15 @@ class DataSet:
 
     @property
     def are_images(self) -> bool:
-        """Whether the inputs are images, of which random views can be made."""
+        """Whether the inputs are images, which can be augmented."""
         return self.inputs.dtype == torch.uint8
 
 
 def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Return (x - mean) / std, float32, of the inputs' shape, on their device.
+    """Return (x - mean) / std, float32, with the shape and on the device of the inputs.
 
-    inputs: [n, C, ...]; x is pixels / 255 where they are uint8, else the numbers as they are.
-    mean, std: one value per channel, std above 0.
+    inputs: [n, C, ...]; x is pixels / 255 for uint8 inputs, otherwise the numbers unchanged.
+    mean, std: one value for each channel, std above 0.
     """
     dims, device = inputs.ndim, inputs.device
     if inputs.dtype != torch.uint8:
@@ -94,23 +94,23 @@ def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 def _pixels(
     mean: tuple[float, ...], std: tuple[float, ...], dims: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return a and b of a * pixel + b, each as `_per_channel` does."""
+    """Return a and b in a * pixel + b, each as from `_per_channel`."""
     scale = _per_channel(tuple(1 / (255 * s) for s in std), dims, device)
     return scale, _per_channel(tuple(-m / s for m, s in zip(mean, std, strict=True)), dims, device)
 
 
 @lru_cache(maxsize=16)
 def _per_channel(values: tuple[float, ...], dims: int, device: torch.device) -> Tensor:
-    """Return [C, 1, ...], of dims - 1 dimensions, kept on the device: no copy per batch."""
+    """Return the values as [C, 1, ...] with dims - 1 dimensions, cached on the device."""
     return torch.tensor(values, device=device).view(-1, *[1] * (dims - 2))
 
 
 def channel_stats(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation per channel of pixels / 255.
+    """Return mean and standard deviation of each channel of pixels / 255.
 
-    images: uint8 [N, C, H, W], N >= 1. Counted exactly from histograms, without a float copy and
-    the same on every machine. A constant channel gets the std of one grey level, 1 / 255, so that
-    dividing by it stays finite.
+    images: uint8 [N, C, H, W], N >= 1. They are computed exactly from histograms, without a float
+    copy, and are equal on every machine. A constant channel gets the standard deviation of one grey
+    level, 1 / 255, so that dividing by it stays finite.
     """
     means, stds = [], []
     for channel in images.unbind(1):
@@ -126,10 +126,11 @@ def channel_stats(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def resize(images: Tensor, side: int) -> Tensor:
-    """Return the images at `side` x `side` pixels, uint8.
+    """Return the images with `side` x `side` pixels, uint8.
 
-    images: uint8 [N, C, H, W]. Bilinear where an image grows; where it shrinks every source pixel
-    counts (area-weighted), so that fine structure is averaged and not skipped.
+    images: uint8 [N, C, H, W]. Growing images are interpolated bilinearly. When an image shrinks,
+    every source pixel contributes (area-weighted), so that fine structure is averaged rather than
+    skipped.
     """
     if images.shape[2:] == (side, side):
         return images
@@ -142,10 +143,11 @@ def resize(images: Tensor, side: int) -> Tensor:
 
 
 def number_stats(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation per channel of inputs that are no images.
+    """Return mean and standard deviation of each channel of inputs that are not images.
 
-    inputs: float32 [N, C, ...], N >= 1, finite. Sums are exact (`math.fsum`), so the same on every
-    machine. A constant channel gets the std 1, so that dividing by it stays finite.
+    inputs: float32 [N, C, ...], N >= 1, finite. Sums are exact (`math.fsum`), so the results are
+    equal on every machine. A constant channel gets the standard deviation 1, so that dividing by it
+    stays finite.
     """
     means, stds = [], []
     for channel in inputs.double().unbind(1):
@@ -158,7 +160,7 @@ def number_stats(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def check_inputs(inputs: Tensor) -> None:
-    """Raise DataError where these are no `DataSet.inputs`."""
+    """Raise DataError where these cannot be `DataSet.inputs`."""
     (_check_images if inputs.dtype == torch.uint8 else _check_numbers)(inputs)
 
 

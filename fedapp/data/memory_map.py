@@ -1,7 +1,7 @@
-"""Room for a site's inputs: in memory or, where they are many, in a temporary file.
+"""Memory for a site's inputs: in RAM or, if there are many, in a temporary file that is mapped.
 
-The system pages such a file in and out, so that a process holds what it works on and not all there
-is. No copy of an image is left when the process ends.
+The system pages such a file in and out, so that a process holds only what it currently uses. The
+file has no name, so that no copy of an image remains when the process ends.
 """
 
 import math
@@ -17,15 +17,15 @@ from fedapp.core.errors import DataError
 from fedapp.core.formatting import size
 
 MAX_BYTES_IN_MEMORY = 2**28
-"""Bytes that are held in memory: 1,800 colour images of 224 pixels."""
+"""Bytes that are held in RAM: 1,800 colour images of 224 pixels."""
 _CHUNK = 64
 """Inputs copied at a time."""
 
 
 def allocate(shape: Sequence[int], dtype: torch.dtype = torch.uint8, all_in_all: int = 0) -> Tensor:
-    """Return a tensor to be filled, on the CPU. Raises DataError where the disk has no room.
+    """Return an uninitialised tensor on the CPU. Raises DataError where the disk has no room.
 
-    all_in_all: bytes of all that it is a part of; 0: of itself.
+    all_in_all: bytes of the whole that this tensor is a part of; 0: the bytes of the tensor itself.
     """
     needed = math.prod(shape) * dtype.itemsize
     if not needed or (all_in_all or needed) <= MAX_BYTES_IN_MEMORY:
@@ -44,7 +44,7 @@ def allocate(shape: Sequence[int], dtype: torch.dtype = torch.uint8, all_in_all:
 
 
 def gather_rows(inputs: Tensor, rows: Sequence[int]) -> Tensor:
-    """Return these rows of inputs [n, ...], copied."""
+    """Return a copy of these rows of inputs [n, ...]."""
     chosen = torch.tensor(rows, dtype=torch.int64)
     out = allocate((len(rows), *inputs.shape[1:]), inputs.dtype, inputs.nbytes)
     for start in range(0, len(rows), _CHUNK):
@@ -54,6 +54,6 @@ def gather_rows(inputs: Tensor, rows: Sequence[int]) -> Tensor:
 
 
 def _folder() -> str:
-    """Return where to lay files: TMPDIR, or /var/tmp, as /tmp may itself be memory."""
+    """Return the folder for temporary files: TMPDIR or /var/tmp, because /tmp may be in RAM."""
     told = os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108  the file gets no name there
     return told if os.access(told, os.W_OK) else tempfile.gettempdir()

@@ -1,7 +1,7 @@
-"""The published data sets: where their files lie, how they are fetched, checked and read.
+"""Published data sets: where their files lie, and how they are downloaded, checked and read.
 
-torchvision and medmnist are imported where they are used: each costs seconds, and a site with its
-own images needs neither.
+torchvision and medmnist are imported where they are used. Each import takes seconds, and a site
+with its own images needs neither.
 """
 
 import fcntl
@@ -33,15 +33,16 @@ FETCH_ERRORS = (
     tarfile.TarError,
     zlib.error,
 )
-"""What a download or the unpacking of one may raise."""
+"""What downloading or unpacking may raise."""
 
 _STALL_SECONDS = 30.0
-"""A download that stays silent for longer has failed."""
+"""A download that receives nothing for longer than this has failed."""
 
 STL10_WHOLE = "stl10_unlabelled"
 
 Part = tuple[NDArray[np.uint8], NDArray[np.integer[Any]] | None]
-"""Images [n, C, H, W] and labels [n] of one of a data set's own splits; None: nobody knows them."""
+"""Images [n, C, H, W] and labels [n] of one of a data set's own splits; None: labels are unknown.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Source:
     """One published data set.
 
     files: paths under the root, each with the MD5 to check before it is read, or None.
-    read: the whole pool, from files that are there. fetch: download them under a folder.
+    read: returns the whole pool from files that exist.
+    fetch: downloads the files into a folder.
     """
 
     files: tuple[tuple[str, str | None], ...]
@@ -73,9 +75,10 @@ def source(name: str) -> Source:
 
 
 def read(name: str, root: Path, download: bool) -> DataSet:
-    """Return the whole pool of a data set, one of `NAMES`, from its files below a folder.
+    """Return the whole pool of a data set, one of `NAMES`, from its files under a folder.
 
-    download: whether absent files are fetched. Raises DataError where files are absent or damaged.
+    download: whether missing files are downloaded. Raises DataError where files are missing or
+    damaged.
     """
     if name == "digits":
         return read_digits()
@@ -96,7 +99,7 @@ def read(name: str, root: Path, download: bool) -> DataSet:
 
 
 def read_digits() -> DataSet:
-    """Return scikit-learn's 1797 handwritten digits, 8 x 8 grey; they come with the package."""
+    """Return scikit-learn's 1797 handwritten digits, 8 x 8 grey, which come with the package."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -120,10 +123,10 @@ def _not_found(name: str, source: Source, root: Path, reason: str, remedy: str) 
 
 
 def _fetch(name: str, source: Source, root: Path) -> None:
-    """Download into a folder of its own and move whole files only.
+    """Download into a temporary folder, and move only complete files from there.
 
-    An interrupted download leaves nothing that looks like data, and of several processes on one
-    machine that lack the files one downloads and the others wait.
+    An interrupted download leaves nothing that looks like data. If several processes on one machine
+    lack the files, one downloads and the others wait.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -151,9 +154,9 @@ def _fetch(name: str, source: Source, root: Path) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold a folder, without a file in it, against others that would do the same there.
+    """Lock a folder against other processes that would download into it, without a lock file.
 
-    Where the disk knows no such locks, as some of the network do, nobody waits.
+    Where the file system has no such locks, as some network file systems, nobody waits.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -166,7 +169,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _stall_limit(seconds: float) -> Iterator[None]:
-    """Give every new connection a time limit: urllib has none of its own."""
+    """Set a timeout for every new connection, because urllib has none of its own."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:
@@ -177,7 +180,7 @@ def _stall_limit(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a parser raises on damaged bytes into one line that names the file."""
+    """Turn whatever a parser raises on damaged bytes into a one-line error that names the file."""
     try:
         yield
     except DataError:
@@ -187,7 +190,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, reason: str) -> DataError:
-    """Return the error for a file that is there but not whole."""
+    """Return the error for a file that exists but is damaged."""
     return DataError(
         f"{path}: damaged ({reason}): delete it and run again with data.download=true, or put a "
         "whole copy there"
@@ -195,9 +198,11 @@ def damaged(path: Path, reason: str) -> DataError:
 
 
 def _pool(parts: Sequence[tuple[Path, Part]], classes: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Join a data set's own splits into one contiguous tensor; names the file that does not fit.
+    """Join the splits of a data set into one contiguous tensor.
 
-    Peak memory is the parts and the pool in uint8; the parts may be transposed views.
+    Raises DataError naming the file that does not fit.
+
+    The peak memory is the parts plus the pool, in uint8. The parts may be transposed views.
     """
     known = []
     for path, (images, given) in parts:
@@ -306,9 +311,9 @@ def _svhn() -> Source:
 
 
 def _stl10(whole: bool) -> Source:
-    """STL-10's labelled part, 96 x 96; or the whole, with 100,000 images of other classes too.
+    """STL-10's labelled part, 96 x 96; if `whole`, also its 100,000 images of unknown classes.
 
-    Read here: torchvision's class wants these 2.6 GB in any case.
+    It is read here because torchvision's class always requires all 2.6 GB.
     """
     from torchvision.datasets import STL10
     from torchvision.datasets.utils import download_and_extract_archive
@@ -362,7 +367,7 @@ MEDMNIST = (
 
 
 def _medmnist(name: str) -> Source:
-    """One MedMNIST set at 28 x 28; the archive's own checksums tell whether it is whole."""
+    """One MedMNIST set at 28 x 28. The checksums in the archive itself detect damage."""
     try:
         from medmnist.info import INFO
     except ImportError as error:

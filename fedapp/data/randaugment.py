@@ -1,9 +1,9 @@
 """RandAugment's operations in FixMatch, each on many images at once, in integers.
 
-Integers give the same bits on every device. The rules of rounding are Pillow's, which the authors'
-code works with (google-research/fixmatch, third_party/auto_augment/augmentations.py). The ranges of
-magnitudes are those of the paper's appendix (Sohn et al. 2020, transformations of RandAugment); the
-authors' code has others.
+Integers give the same bits on every device. Rounding follows Pillow, which the authors' code uses
+(google-research/fixmatch, third_party/auto_augment/augmentations.py). The ranges of magnitudes are
+those in the paper's appendix (Sohn et al. 2020, transformations of RandAugment); the authors' code
+has others.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 GREY = 127
-"""What is outside the image or cut out: middle grey, as in the authors' code."""
+"""Value of pixels that lie outside the image or are cut out: middle grey, as in the authors' code.
+"""
 
 _FIXED_POINT = 1 << 16
-"""Coefficients of geometry are integers in units of 1/65536, as Pillow's."""
+"""Geometric coefficients are integers in units of 1/65536, as in Pillow."""
 
 PixelOperation = Callable[[Tensor, Tensor], Tensor]
 """uint8 images [m, c, h, w] and their magnitudes, int32 [m, 1, 1, 1] -> new uint8 images."""
@@ -92,7 +93,7 @@ PIXELS: tuple[tuple[PixelOperation, int, int], ...] = (
     (sharpness, 52, 972),
     (solarize, 0, 256),  # 0 to 1 of the range of values; 256 leaves all as it is
 )
-"""Operations on values: least and greatest magnitude, integers."""
+"""Operations on values, with their least and greatest magnitude, integers."""
 
 GEOMETRY: tuple[tuple[str, int], ...] = (
     ("rotate", 30 * _FIXED_POINT),  # degrees, counter-clockwise, about the centre
@@ -101,15 +102,19 @@ GEOMETRY: tuple[tuple[str, int], ...] = (
     ("translate_x", 19660),  # of the width
     ("translate_y", 19660),  # of the height
 )
-"""Operations on places: greatest magnitude in units of 1/65536; the least is its negative."""
+"""Geometric operations, with their greatest magnitude in units of 1/65536; the least is its
+negative.
+"""
 
 
 def affine(kind: Tensor, level: Tensor, height: int, width: int) -> Tensor:
     """Return the coefficients (a, b, c, d, e, f) of operations of `GEOMETRY`, int32 [..., 6].
 
-    kind: int64 [...], indices into `GEOMETRY`; any other leaves the image where it is. level: int64
-    [...], their magnitudes. The pixel in row y, column x comes from column (a x + b y + c) >> 16
-    and row (d x + e y + f) >> 16. All on the CPU: sines are not the same on all devices.
+    kind: int64 [...], indices into `GEOMETRY`; any other value means no movement.
+    level: int64 [...], the magnitudes.
+
+    The pixel in row y, column x is taken from column (a x + b y + c) >> 16 and row (d x + e y + f)
+    >> 16. All is computed on the CPU, because sines differ between devices.
     """
     amount = level[..., None] * (kind[..., None] == torch.arange(len(GEOMETRY)))
     degrees, shear_x, shear_y, move_x, move_y = (amount.double() / _FIXED_POINT).unbind(-1)
@@ -125,7 +130,7 @@ def affine(kind: Tensor, level: Tensor, height: int, width: int) -> Tensor:
 
 
 def move(x: Tensor, coefficients: Tensor) -> Tensor:
-    """Take each pixel from where `affine` says, nearest neighbour; `GREY` from outside."""
+    """Take each pixel from the place that `affine` gives, nearest neighbour; outside: `GREY`."""
     height, width = x.shape[2:]
     a, b, c, d, e, f = coefficients.view(-1, 6, 1, 1).unbind(1)
     along = torch.arange(width, dtype=torch.int32, device=x.device)
@@ -137,16 +142,19 @@ def move(x: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def take(x: Tensor, source: Tensor) -> Tensor:
-    """Return images [m, c, h, w] with image i's pixel number source[i, y, x] in row y, column x.
+    """Return images [m, c, h, w] whose pixel [i, y, x] is pixel number source[i, y, x] of image i.
 
-    x: images of any size, their pixels counted row by row. source: integers [m, h, w].
+    x: images of any size, whose pixels are numbered row by row. source: integers [m, h, w].
     """
     index = source.flatten(1).long()[:, None].expand(-1, x.shape[1], -1)
     return x.flatten(2).gather(2, index).view(*x.shape[:2], *source.shape[1:])
 
 
 def _blend(base: Tensor, x: Tensor, factor: Tensor) -> Tensor:
-    """Return base + factor (x - base), cut off to integers; base int32, factor in 1/1024."""
+    """Return base + factor (x - base), truncated to integers.
+
+    base: int32. factor: in units of 1/1024.
+    """
     return (base + ((x - base) * factor >> 10)).byte()
 
 

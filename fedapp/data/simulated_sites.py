@@ -18,14 +18,15 @@ from fedapp.data.split.manifest import TRAIN, VAL, Manifest, labels_digest
 from fedapp.protocol.messages import SERVER_SITE
 
 _HIDDEN = np.array([name in (UNLABELLED, BAGS) for name in PARTS])
-"""Which parts' labels their site may not see."""
+"""Which parts have labels that their site may not see."""
 
 
 class SimulatedSites:
     """All sites of one process, as views of one tensor on the device.
 
-    The pool is sorted once by site and part, the server's own data last. Hidden labels lie in a
-    tensor of their own: the storage behind a site's labels holds none that some site may not see.
+    The pool is sorted once by site and part; the server's own data come last. Hidden labels lie in
+    a separate tensor, so that the memory behind a site's labels contains no label that a site may
+    not see.
     """
 
     def __init__(
@@ -75,10 +76,10 @@ class SimulatedSites:
         self._sites: dict[int, SiteData] = {}
 
     def site(self, k: int) -> SiteData:
-        """Return the data of site k, in [0, K), or of `SERVER_SITE`; the same value each time.
+        """Return the data of site k, in [0, K), or of `SERVER_SITE`; the same object in every call.
 
-        The server's own data have no part to measure by. Raises DataError where it has none, and
-        where there is no such site.
+        The server's own data have no validation or test part. Raises DataError where the server has
+        no data, and where there is no such site.
         """
         last = len(self._counts) - 1
         if k == SERVER_SITE and not self._counts[last].any():
@@ -118,7 +119,7 @@ class SimulatedSites:
         )
 
     def _pieces(self, pool: Tensor, row: int, held: NDArray[np.bool_]) -> dict[str, Tensor]:
-        """Return a row's views of a pool that holds these parts of every site, by part."""
+        """Return a site's views of a pool that contains these parts of every site, by part."""
         start, counts = int(self._counts[:row, held].sum()), self._counts[row, held].tolist()
         names = (name for name, there in zip(PARTS, held, strict=True) if there)
         borders = pairwise(accumulate(counts, initial=start))
@@ -128,7 +129,7 @@ class SimulatedSites:
 def _part_of(
     manifest: Manifest, bag: NDArray[np.int32], sample: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the part of every place that `Manifest.places` names, as its place in `PARTS`."""
+    """Return the part, an index into `PARTS`, of each sample in the order of `Manifest.places`."""
     labelled, unlabelled, bags, val, test = range(len(PARTS))
     visible, split = manifest.visible[sample], manifest.split[sample]
     training = np.select([visible, bag >= 0], [labelled, bags], unlabelled)
@@ -136,7 +137,10 @@ def _part_of(
 
 
 def _announced_proportions(manifest: Manifest, classes: int, noise: float) -> list[Tensor]:
-    """Return what each site is told of its bags, float64 [B, classes]; the manifest's, or wrong."""
+    """Return the bag proportions that each site receives, float64 [B, classes].
+
+    They are exact, or have noise.
+    """
     if manifest.bagged is None:
         return []
     counts, absent = manifest.bagged.counts, classes - manifest.num_classes

@@ -1,4 +1,4 @@
-"""What one site may touch: its data by parts, and an audit of the labels that it may not see."""
+"""What one site may access: its data by parts, and an audit of labels hidden from it."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,19 +13,19 @@ from fedapp.data.bag_proportions import describe_bags
 from fedapp.data.inputs import UNKNOWN
 
 LABELLED, UNLABELLED, BAGS, VAL, TEST = PARTS = ("labelled", "unlabelled", "bags", "val", "test")
-"""Every part that there is; a site that was dealt no bags has no part of that name."""
+"""All parts that a site may have. A site without bags has no part of that name."""
 TRAINING = (LABELLED, UNLABELLED, BAGS)
-"""Parts to learn from; the others are to measure by."""
+"""Parts for training; the others are for measuring."""
 SPECIAL = {BAGS: "images in bags"}
-"""Parts that a site is refused for where its method cannot learn from them, in words."""
+"""Parts, in words, for which a site is refused if its method cannot learn from them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """Supervision by bags: nobody says an input's class, but each bag's class proportions.
+    """Supervision by bags: not the classes of inputs are known, but the proportions in each bag.
 
-    bag: int64 [n], each input's bag, in [0, B). proportions: float64 [B, C], of each bag's inputs,
-    exact; a row sums to 1, that of an empty bag is 0.
+    bag: int64 [n], the bag of each input, in [0, B).
+    proportions: float64 [B, C], of each bag's inputs. A row sums to 1; that of an empty bag is 0.
     """
 
     bag: Tensor
@@ -33,20 +33,21 @@ class Bags:
 
     @property
     def filled(self) -> Tensor:
-        """The proportions of the bags that hold an input, float64 [at most B, C]."""
+        """The proportions of the bags that contain an input, float64 [at most B, C]."""
         return self.proportions[self.bag.unique()]
 
 
 Supervision = Tensor | Bags | None
-"""What is known of n inputs: the class of each, int64 [n]; F findings of each, int64 [n, F], 1
-where it shows one, 0 where not, `inputs.UNKNOWN` where nobody looked; bags; or nothing."""
+"""What is known of n inputs: the class of each, int64 [n]; or F findings of each, int64 [n, F], 1
+present, 0 absent, `inputs.UNKNOWN` if not annotated; or bags; or nothing.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Inputs [n, ...], n >= 0, and their supervision; `DataError` where the two differ in length.
+    """Inputs [n, ...], n >= 0, and their supervision. Raises DataError where their lengths differ.
 
-    Inputs are uint8 pixels or float32 numbers, of one shape in all of a site's parts.
+    Inputs are uint8 pixels or float32 numbers, with one shape in all parts of a site.
     """
 
     inputs: Tensor
@@ -66,12 +67,12 @@ class Part:
 
     @property
     def labels(self) -> Tensor:
-        """The labels of a part that has them, int64 [n], or [n, F] of findings."""
+        """The labels of a part that has labels: int64 [n], or [n, F] for findings."""
         assert isinstance(self.supervision, Tensor), "a part without labels"
         return self.supervision
 
     def tensors(self) -> Iterator[Tensor]:
-        """Yield all that the part consists of, in a fixed order."""
+        """Yield all tensors of the part, in a fixed order."""
         yield self.inputs
         if isinstance(self.supervision, Bags):
             yield from (self.supervision.bag, self.supervision.proportions)
@@ -79,7 +80,7 @@ class Part:
             yield self.supervision
 
     def to(self, device: torch.device) -> "Part":
-        """Return the same part on `device`; itself where it is there already."""
+        """Return the same part on `device`; the part itself if it is there already."""
         inputs, *known = (tensor.to(device) for tensor in self.tensors())
         if inputs is self.inputs:
             return self
@@ -87,33 +88,33 @@ class Part:
         return Part(inputs, Bags(*known) if bags else known[0] if known else None)
 
     def add_to(self, total: "hashlib._Hash") -> None:
-        """Feed shape and content of every tensor to a hash."""
+        """Update a hash with the shape and the content of every tensor."""
         for tensor in self.tensors():
             total.update(repr(tuple(tensor.shape)).encode())
             total.update(tensor.cpu().contiguous().numpy().data)
 
 
 class Audit:
-    """The only door to hidden labels: it counts errors and hands out no label.
+    """The only access to hidden labels: it counts errors and returns no label.
 
-    For metrics in simulation; a real site has none. Labels that nobody knows count for nothing.
+    For metrics in simulations; a real site has none. Labels that nobody knows are not counted.
     """
 
     __slots__ = ("_hidden",)
 
     def __init__(self, hidden: Tensor) -> None:
-        """Keep the labels withheld from a site: int64 [n], in the order of its D_u or its bags."""
+        """Keep the labels hidden from a site: int64 [n], in the order of its D_u or of its bags."""
         self._hidden = hidden
 
     @property
     def complete(self) -> bool:
-        """Whether all of these labels are known."""
+        """Whether all hidden labels are known."""
         return not bool((self._hidden == UNKNOWN).any())
 
     def pseudo_label_errors(self, predicted: Tensor, of: Tensor | None = None) -> tuple[int, int]:
-        """Return (wrong, total) for predicted classes, int64 [m], of those that can be judged.
+        """Return (wrong, total) for predicted classes, int64 [m]. Unknown labels are not counted.
 
-        of: int64 [m], which of the withheld labels they are for; None: all, in their order.
+        of: int64 [m], the indices of the hidden labels to compare with; None: all, in their order.
         """
         hidden = self._hidden if of is None else self._hidden[of.to(self._hidden.device)]
         if predicted.shape != hidden.shape or predicted.dtype != torch.int64:
@@ -134,11 +135,12 @@ class Audit:
 class SiteData:
     """One site's data.
 
-    parts: by name (`parts.PARTS`), each possibly empty; `BAGS` only where the site was dealt bags.
-    mean, std: per channel, as `inputs.normalise` wants them. audit: hidden labels of D_u or of the
-    bags, for metrics in simulation only; None on a real site. name: of the site, where it has one.
-    patients: by part, whose each input is, int64 [n], on the CPU: equal numbers are one patient, in
-    whichever part. Of a part that is not named it is not known.
+    parts: by name (`PARTS`), each possibly empty; `BAGS` only if the site has bags.
+    mean, std: for each channel, as `inputs.normalise` takes them.
+    audit: hidden labels of D_u or of the bags, for metrics in simulations; None on a real site.
+    name: of the site, if it has one.
+    patients: by part, the patient of each input, int64 [n], on the CPU. Equal numbers are one
+    patient, in whichever part. For a part that is missing here, patients are unknown.
     """
 
     site: int
@@ -176,12 +178,12 @@ class SiteData:
 
     @property
     def labels(self) -> Tensor:
-        """Labels of D_s, int64 [n_s]; of findings [n_s, F], as `parts.Supervision` has them."""
+        """Labels of D_s, int64 [n_s], or [n_s, F] for findings, as in `Supervision`."""
         return self.parts[LABELLED].labels
 
     @property
     def finds(self) -> bool:
-        """Whether labels are of findings, F = `num_classes`, and not of classes."""
+        """Whether the labels are findings, F = `num_classes`, rather than classes."""
         return self.labels.ndim == 2
 
     @property
@@ -196,7 +198,7 @@ class SiteData:
 
     @property
     def val_labels(self) -> Tensor:
-        """Their labels, int64 [n]."""
+        """Validation labels, int64 [n]."""
         return self.parts[VAL].labels
 
     @property
@@ -206,38 +208,38 @@ class SiteData:
 
     @property
     def test_labels(self) -> Tensor:
-        """Their labels, int64 [n]."""
+        """Test labels, int64 [n]."""
         return self.parts[TEST].labels
 
     def raw(self) -> "SiteData":
-        """Return the same for a network that is given pixels / 255, or numbers as they are."""
+        """Return the same data for a network that normalises pixels / 255, or numbers, itself."""
         channels = len(self.mean)
         return replace(self, mean=(0.0,) * channels, std=(1.0,) * channels)
 
     @property
     def training(self) -> tuple[Tensor, ...]:
-        """All inputs to learn from, part by part."""
+        """All inputs for training, part by part."""
         return tuple(self.parts[name].inputs for name in TRAINING if name in self.parts)
 
     @property
     def test_groups(self) -> Tensor | None:
-        """Which test images are of one patient, int64 [n], numbers from 0; None: not known."""
+        """The patient of each test image, int64 [n], numbered from 0; None: unknown."""
         found = self.patients.get(TEST)
         return None if found is None else found.unique(return_inverse=True)[1]
 
     @property
     def by_patient(self) -> bool:
-        """Whether it is known of every input to learn from whose it is."""
+        """Whether the patient of every training input is known."""
         return all(name in self.patients for name in TRAINING if len(self.parts.get(name, ())))
 
     @property
     def bagged(self) -> int:
-        """Inputs in bags."""
+        """Number of inputs in bags."""
         return len(self.parts.get(BAGS, ()))
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many inputs each part has, as `SiteFacts` names them."""
+        """Number of inputs in each part, under the names in `SiteFacts`."""
         return {
             "labelled": len(self.labels),
             "unlabelled": len(self.unlabelled),
@@ -248,16 +250,16 @@ class SiteData:
 
     @property
     def mu(self) -> float:
-        """mu_k = |D_s| / (|D_s| + |D_u|), in [0, 1]; 0.0 where there are no training images."""
+        """mu_k = |D_s| / (|D_s| + |D_u|), in [0, 1]; 0.0 if there are no training images."""
         total = len(self.labelled) + len(self.unlabelled)
         return len(self.labelled) / total if total else 0.0
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256, 16 hex digits, of all that a model's score here depends on besides the model.
+        """SHA-256, 16 hex digits, of everything at this site on which the score of a model depends.
 
-        That is all there is to learn from, the number of classes and the normalisation; not the
-        site's number, its val and test data, or hidden labels.
+        That is all training data, the number of classes and the normalisation, but not the site's
+        number, its validation and test data, or hidden labels.
         """
         total = hashlib.sha256(repr((self.num_classes, self.mean, self.std)).encode())
         for name in TRAINING:
@@ -267,7 +269,7 @@ class SiteData:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hex, of all the site's data, its val and test images and patients too."""
+        """SHA-256, in hex, of all data of the site, also of its validation and test parts."""
         total = hashlib.sha256(self.fingerprint.encode())
         for name in (VAL, TEST):
             self.parts[name].add_to(total)
@@ -277,7 +279,7 @@ class SiteData:
         return total.hexdigest()
 
     def to(self, device: torch.device) -> "SiteData":
-        """Return the same data on `device`; nothing is copied where they are there already."""
+        """Return the same data on `device`; nothing is copied if they are there already."""
         parts = {name: part.to(device) for name, part in self.parts.items()}
         if all(parts[name] is part for name, part in self.parts.items()):
             return self  # so that the fingerprint is not computed again
@@ -285,16 +287,13 @@ class SiteData:
         return replace(self, parts=parts, audit=audit)
 
     def with_parts(self, **parts: Part) -> "SiteData":
-        """Return the same data with other parts in the place of those named.
-
-        Whose their inputs are is not known then.
-        """
+        """Return the same data with the named parts replaced. Their patients are then unknown."""
         patients = {name: of for name, of in self.patients.items() if name not in parts}
         return replace(self, parts={**self.parts, **parts}, patients=patients)
 
 
 def describe_bags_of_sites(every: Sequence[SiteData]) -> str:
-    """Say what sites know of their inputs' classes beside labels: their bags; empty: nothing."""
+    """Describe the bags of the sites; empty if there are none."""
     known = [data.parts[BAGS].supervision for data in every if data.bagged]
     tables = [bags.filled.cpu() for bags in known if isinstance(bags, Bags)]
     return describe_bags(tables) if tables else ""

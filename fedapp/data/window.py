@@ -1,4 +1,4 @@
-"""An image as its file holds it, and the window that makes 256 levels of grey of its values.
+"""An image as its file stores it, and the window that maps its values to 256 grey levels.
 
 DICOM PS3.3 C.11.2.1.2 (linear, exactly linear, sigmoid) and C.11.2.1.1 (tables).
 """
@@ -14,16 +14,16 @@ from fedapp.core.errors import ImageError
 from fedapp.core.settings import OWN_WINDOW, window_ends
 
 Values = NDArray[Any]
-"""[H, W], whole numbers or finite floats."""
+"""[H, W], integers or finite floats."""
 Levels = NDArray[np.uint8]
-"""[H, W]: 0 is black, 255 white."""
+"""[H, W], 0 is black and 255 is white."""
 
 
 class Window(Protocol):
-    """Turns values into levels, and knows which values it tells apart."""
+    """Maps values to levels."""
 
     def __call__(self, values: Values) -> Levels:
-        """Return the levels, rounded to the nearest."""
+        """Return the levels of these values, rounded to the nearest."""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -34,7 +34,7 @@ class Window(Protocol):
 class Ramp:
     """y = 255 (x - low) / (high - low), cut off at 0 and 255.
 
-    low, high: finite, low <= high; where they are equal, values above become 255 and others 0.
+    low, high: finite, low <= high. If they are equal, values above become 255 and others 0.
     """
 
     low: float
@@ -42,10 +42,10 @@ class Ramp:
 
     @classmethod
     def of_dicom(cls, centre: float, width: float) -> Self:
-        """Return DICOM's LINEAR, for values that are whole: `width` >= 1 of them are told apart.
+        """Return DICOM's LINEAR, for integer values; `width` >= 1 of them are distinguished.
 
-        y = 255 ((x - (c - 0.5)) / (w - 1) + 0.5): it ends half a value earlier at each side than
-        LINEAR_EXACT does.
+        y = 255 ((x - (c - 0.5)) / (w - 1) + 0.5). On each side it ends half a value earlier than
+        LINEAR_EXACT.
         """
         return cls(centre - width / 2, centre + width / 2 - 1)
 
@@ -60,7 +60,7 @@ class Ramp:
         return self.low, self.high
 
     def __call__(self, values: Values) -> Levels:
-        """Return the levels."""
+        """Return the levels of these values."""
         if self.low == self.high:
             return np.where(values > self.low, 255, 0).astype(np.uint8)
         cut = np.clip(values.astype(np.float64), self.low, self.high)
@@ -76,12 +76,12 @@ class Sigmoid:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Where the tangent in the middle meets 0 and 255."""
+        """Where the tangent at the centre reaches 0 and 255."""
         return self.centre - self.width / 2, self.centre + self.width / 2
 
     def __call__(self, values: Values) -> Levels:
-        """Return the levels."""
         # tanh, as exp overflows: 1 / (1 + exp(-2 u)) = (1 + tanh u) / 2
+        """Return the levels of these values."""
         steepness = 2 * (values.astype(np.float64) - self.centre) / self.width
         return _as_levels(255 * (1 + np.tanh(steepness)) / 2)
 
@@ -90,7 +90,8 @@ class Sigmoid:
 class ValueTable:
     """y = 255 entries[x - first] / top; values beyond the table take its first or last entry.
 
-    first: value that the first entry stands for. entries: [n], n >= 1, in [0, top]; top >= 1.
+    first: the value of the first entry.
+    entries: [n], n >= 1, in [0, top]; top >= 1.
     """
 
     first: int
@@ -103,7 +104,7 @@ class ValueTable:
         return self.first, self.first + len(self.entries) - 1
 
     def __call__(self, values: Values) -> Levels:
-        """Return the levels."""
+        """Return the levels of these values."""
         place = np.clip(np.rint(values.astype(np.float64)) - self.first, 0, len(self.entries) - 1)
         return _as_levels(255 * (self.entries[place.astype(np.int64)] / self.top))
 
@@ -111,7 +112,7 @@ class ValueTable:
 class DepthError(ImageError):
     """An image has more than 8 bits, and the agreed window does not say which values to show.
 
-    holds: what is in it.
+    holds: describes the image's content.
     """
 
     def __init__(self, file: object, holds: str, lacking: str, remedy: str) -> None:
@@ -121,13 +122,13 @@ class DepthError(ImageError):
 
 @dataclass(frozen=True, eq=False)
 class StoredImage:
-    """An image before its window. kind: what a person calls it, such as "16-bit PNG".
+    """An image before its window is applied. kind: its format in words, such as "16-bit PNG".
 
-    values: uint8 [H, W] or [H, W, 3] (RGB): levels to be used as they are; of any other type, and
-        then finite and [H, W]: grey values, which need a window.
-    window: the file's own; None: it has none.
-    inverted: the file says that its high values are dark.
-    padding: [H, W], where the file says that a pixel only fills the image up; None: nowhere.
+    values: uint8 [H, W] or [H, W, 3] (RGB): levels that are used unchanged. With any other type
+    they are finite grey values [H, W], which need a window.
+    window: the file's own window; None: it has none.
+    inverted: whether, according to the file, high values are dark.
+    padding: [H, W], which pixels are padding according to the file; None: none are.
     """
 
     kind: str
@@ -148,17 +149,17 @@ class StoredImage:
 
     @property
     def told(self) -> Values:
-        """The values [n] that are no padding; all of them, where there is nothing else."""
+        """The values [n] that are not padding; all values if everything is padding."""
         told = self.values.ravel() if self.padding is None else self.values[~self.padding]
         return told if told.size else self.values.ravel()
 
 
 def levels(stored: StoredImage, window: str, file: Path) -> Levels:
-    """Return what a network sees: uint8 of the values' shape.
+    """Return the image as a network sees it: uint8, with the shape of the values.
 
-    window: as `data.window`. Images of 8 bits are taken as they are, unless the files' own windows
-    are asked for. Padding becomes black. Raises DepthError, which names the file, where there is no
-    window for it.
+    window: as `data.window`. Images of 8 bits are used unchanged, unless the setting asks for the
+    files' own windows. Padding becomes black. Raises DepthError, which names the file, where there
+    is no window for it.
     """
     wanted = stored.window if window == OWN_WINDOW else None
     if wanted is None and stored.deep:

@@ -1,8 +1,9 @@
-"""Classes of which a site has few images: balanced sampling and logit adjustment.
+"""Two remedies for class imbalance at a site: balanced sampling and logit adjustment.
 
-Both aim at the balanced error, the mean of the classes' own: every class counts alike, however few
-images a site has of it. Balanced sampling draws each class equally often. Logit adjustment (Menon
-et al. 2021, Eq. 10, with tau = 1) adds ln pi_k to the logits in training, and answers without it.
+Both aim at the balanced error, the mean of the error rates of the classes: every class counts the
+same, however few images the site has of it. Balanced sampling draws each class equally often. Logit
+adjustment (Menon et al. 2021, Eq. 10, with tau = 1) adds ln pi_k to the logits during training; the
+trained network then answers without it.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ ADJUSTED: Final = "adjusted"
 
 @dataclass(frozen=True)
 class LogitAdjustment:
-    """ln pi by class, added to logits; none: they stay as they are. Equal where the numbers are."""
+    """Adds ln pi, one number for each class, to logits. Without values it changes nothing.
+
+    Two adjustments with equal values compare equal, so losses that hold them do, too.
+    """
 
     values: tuple[float, ...] = ()
 
@@ -42,19 +46,19 @@ def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class AdjustedCrossEntropy:
-    """Cross entropy of a network's logits + ln pi; equal where the shift is."""
+    """Cross entropy of a network's logits + ln pi. Instances with equal adjustments are equal."""
 
     shift: LogitAdjustment
 
     def __call__(self, network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Of normalised inputs [n, ...] and their labels int64 [n], n >= 1; a scalar."""
+        """Return the mean loss. inputs: normalised, [n, ...]; labels: int64 [n]; n >= 1."""
         return F.cross_entropy(self.shift(network(inputs)), labels)
 
 
 def class_mix_as_sampled(labels: Tensor, classes: int, uneven: Uneven) -> Tensor:
-    """Return the class mix of labelled images as training draws them: `priors.class_mix`, [C].
+    """Return the class mix of the labelled images as training samples them, `class_mix`, [C].
 
-    labels: int64 [n], n >= 0. Where sampling is balanced, the classes that occur are as frequent.
+    labels: int64 [n], n >= 0. With balanced sampling, all classes that occur are equally frequent.
     """
     counts = torch.bincount(labels.cpu(), minlength=classes).double()
     if uneven == BALANCED:
@@ -63,10 +67,11 @@ def class_mix_as_sampled(labels: Tensor, classes: int, uneven: Uneven) -> Tensor
 
 
 def balanced_indices(labels: Tensor, count: int, draws: torch.Generator) -> Tensor:
-    """Return `count` places in labels [n], each class that occurs as often, to within one: int64.
+    """Return `count` indices into labels [n], int64, with every class that occurs equally often.
 
-    Within a class images come in random order, and none again before all others of it have come.
-    Who gets one more is drawn. They lie class by class, on the CPU. n = 0: none.
+    Class counts differ by at most one; which classes get one more is drawn at random. Within a
+    class the images come in random order, and no image repeats before all others of its class have
+    come. The indices are sorted by class and lie on the CPU. Where n is 0, the result is empty.
     """
     own = labels.cpu()
     present = own.unique()

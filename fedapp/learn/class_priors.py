@@ -1,11 +1,13 @@
-"""Class mixes: how often each class occurs at a site, and what follows from it for an answer.
+"""Class mixes: how often each class occurs at a site, and how an answer depends on that.
 
-Sites that share p(x | y) differ in p(y) alone. A common model that is trained with each site's
-logits + ln pi_k ("balanced softmax", Ren et al. 2020; logit adjustment, Menon et al. 2021) answers
-as if all classes were equally frequent; a site multiplies that by its own pi_k.
+The sites are assumed to share p(x | y) and to differ in p(y) only. A common model that is trained
+on each site's logits + ln pi_k ("balanced softmax", Ren et al. 2020; logit adjustment, Menon et al.
+2021) answers as if all classes were equally frequent; each site then multiplies this answer by its
+own pi_k.
 
-A finding is two classes, without and with it, and has a mix of its own: counts, priors and mixes of
-F findings are [F, 2], answers [n, F] of having each.
+A finding counts as two classes, absent and present, with a mix of its own. For F findings, counts,
+priors and mixes have the shape [F, 2], and answers are [n, F], the probability that each is
+present.
 """
 
 from collections.abc import Sequence
@@ -14,15 +16,25 @@ import torch
 from torch import Tensor
 
 EM_ITERATIONS = 100
-"""Of each EM here: the likelihoods are concave, the steps small after twenty."""
+"""Iterations of each EM in this module. The likelihoods are concave, and after twenty iterations
+the steps are small.
+"""
 EVEN_IMAGES_PER_IMAGE = 0.3
-"""Images of an even mix that count beside each unlabelled one."""
+"""Strength of the even prior in `class_mix`: images spread evenly over the classes for each
+unlabelled image.
+"""
 EM_ESTIMATE_IMAGES = 3.0
-"""Images of a site's mix as estimated from its unlabelled images, beside its labelled ones."""
+"""Images that the EM estimate from a site's unlabelled images counts as, beside the labelled
+images.
+"""
 MIN_SHARE_VARIANCE = 1e-4
-"""Of the share of pairs that are of one class: as few sites cannot tell it more closely."""
+"""Least variance of the observed share of same-class pairs. A few sites cannot determine that share
+more precisely.
+"""
 UNINFORMATIVE_STRENGTH = 5.0
-"""Strength of a Dirichlet distribution of mixes, in images, up to which sites are not alike."""
+"""Strength, in images, of a Dirichlet distribution of class mixes up to which the mixes differ so
+much that their mean tells a site nothing.
+"""
 
 
 def class_mix(counts: Tensor, answers: Tensor) -> Tensor:
@@ -74,11 +86,11 @@ def site_mix(counts: Tensor, answers: Tensor, prior: Tensor) -> Tensor:
 
 
 def same_class_pair_sums(counts: Tensor) -> tuple[float, float, float, float, float]:
-    """Return what a site adds to the sums of which `mean_mix_of_sums` is made.
+    """Return what one site adds to the sums from which `mean_mix_of_sums` is computed.
 
-    counts: [C], labelled images of each class at the site. b is their number where they are two or
-    more, else 0; a is b times the probability that two of them, drawn without putting back, are of
-    one class. Returns b, a, b^2, a^2, a b.
+    counts: [C], labelled images of each class at the site. With b the number of labelled images (0
+    where there is only one), and a = b times the probability that two of them, drawn without
+    replacement, are of one class, the result is (b, a, b^2, a^2, a b).
     """
     known = counts.double()
     b = float(known.sum())
@@ -139,9 +151,10 @@ def mean_mix(counts: Tensor) -> Tensor:
 
 
 def reweighted(answers: Tensor, mix: Tensor) -> Tensor:
-    """Return answers [n, C] times the class mix [C], each row summing to 1 again.
+    """Return answers [n, C] times the class mix [C], each row normalised to sum 1.
 
-    Of findings, mix [F, 2], answers a [n, F] become p a / (p a + q (1 - a)), q and p a row of it.
+    For findings, mix is [F, 2] with rows (q, p), and an answer a in [n, F] becomes p a / (p a + q
+    (1 - a)).
     """
     if mix.ndim == 2:
         there, absent = answers.double() * mix[:, 1], (1 - answers.double()) * mix[:, 0]
@@ -151,21 +164,25 @@ def reweighted(answers: Tensor, mix: Tensor) -> Tensor:
 
 
 def _as_two_classes(answers: Tensor) -> Tensor:
-    """Return answers of findings [n, F] as those of two classes each, [F, n, 2]."""
+    """Return answers to findings, [n, F], as answers of two classes for each finding, [F, n, 2]."""
     return torch.stack([1 - answers, answers], 2).transpose(0, 1)
 
 
 def mean_answer(answers: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """Return the weighted mean of M answers [n, C]: weights [M], in the same order."""
+    """Return the weighted mean of M answers, each [n, C]. weights: [M], in the same order."""
     return torch.einsum("m,mnc->nc", weights, torch.stack(list(answers)))
 
 
 def mixture_weights(likelihoods: Tensor, pseudo_counts: Tensor) -> Tensor:
-    """Return how far to trust each of M answers, by EM: float64 [M], >= 0, sums to 1.
+    """Return how far to trust each of M answers, estimated by EM: float64 [M], >= 0, sum 1.
 
-    likelihoods: [n, M], n >= 0: the probability that each answer gave to the right class of an
-    image. pseudo_counts: [M], above 0: images that count for each answer beforehand; without images
-    they alone decide. The mode of a mixture's weights under that Dirichlet prior.
+    likelihoods: [n, M], n >= 0: the probability that each answer gave to the correct class of an
+    image.
+    pseudo_counts: [M], above 0: images that count for each answer a priori; without images they
+    alone decide.
+
+    The result is the mode of the posterior of mixture weights under the Dirichlet prior that the
+    pseudo-counts define.
     """
     prior = pseudo_counts.double()
     weights = prior / prior.sum()

@@ -1,6 +1,6 @@
-"""Answers of a network that never changes, kept by the bytes of what it was asked.
+"""A cache of the answers of frozen networks, by the bytes of their inputs.
 
-They are kept in this process, and in a folder of the site from one start to the next.
+Answers are cached in this process and, between two starts of a site, in a folder of the site.
 """
 
 import hashlib
@@ -19,25 +19,30 @@ from torch import Tensor
 from fedapp.core.cache import Cache, CacheFiles
 
 KEY_BYTES = 16
-"""Of an input's key."""
+"""Length of an input's key."""
 INPUTS_PER_CALL = 16
-"""Inputs that are asked at a time, filled up with zeros: other numbers would give other last bits,
-and an answer must not depend on what else is asked."""
+"""Inputs in each call of the network. The last call is filled up with zeros: with another batch
+size the last bits of an answer would differ, and an answer must not depend on which other inputs
+are asked about.
+"""
 MAX_CACHED_NUMBERS = 2**26
-"""Numbers that are kept, 256 MiB; what comes later is computed each time."""
+"""Numbers cached for a network, 256 MiB. Answers beyond that are computed each time."""
 MAX_DISK_BYTES = 640 * 2**20
 """Bytes in the folder of a site: room for two networks with `MAX_CACHED_NUMBERS` numbers each, and
 for the keys of their inputs.
 """
 
 Answers = dict[bytes, Tensor]
-"""Answers float32 [width] by the key of the input."""
+"""Answers, float32 [width], by the key of their input."""
 
 
 class CachedAnswers:
-    """answer: [PIECE, ...] -> float32 [PIECE, width], each row by itself. Not for GPUs.
+    """Answers of a frozen network, each computed once. Not for GPUs.
 
-    of: all that the answers depend on beside the input, this machine's arithmetic left out.
+    answer: the network, [INPUTS_PER_CALL, ...] -> float32 [INPUTS_PER_CALL, width]; each row
+    depends on its own input only.
+    of: everything that the answers depend on beside the input, except this machine's arithmetic. It
+    must be JSON.
     """
 
     def __init__(self, answer: Callable[[Tensor], Tensor], width: int, of: object = None) -> None:
@@ -47,7 +52,7 @@ class CachedAnswers:
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the answers to any number of inputs, one at least; each is computed once."""
+        """Return the answers to one or more inputs, float32 [n, width]."""
         if (place := _DISK_FOLDER.get()) is not None and self not in place.asked:
             place.asked.append(self)
             self._read(place.cache)
@@ -68,18 +73,18 @@ class CachedAnswers:
         return torch.stack([found[key] if key in found else self._known[key] for key in keys])
 
     def keep(self, cache: Cache[Answers]) -> None:
-        """Keep all in a folder's cache, where there is something new."""
+        """Write all cached answers to a folder's cache, if there are new ones."""
         if self._fresh:
             cache.put(self._name, self._known)
             self._fresh = False
 
     def _read(self, cache: Cache[Answers]) -> None:
-        """Take what lies there, of this network on a machine that computes as this one."""
+        """Read this network's answers, as a machine with equal arithmetic wrote them."""
         if not self._known:  # else this process read it, or found it itself
             self._take(cache.get(self._name) or {})
 
     def _take(self, found: Answers) -> bool:
-        """Keep answers, if there is room; return whether some were kept."""
+        """Cache these answers if there is room; return whether there was and there were any."""
         room = (len(self._known) + len(found)) * self._width <= MAX_CACHED_NUMBERS
         if room:
             self._known.update(found)
@@ -94,7 +99,7 @@ class CachedAnswers:
 
 @dataclass(frozen=True)
 class _DiskFolder:
-    """A folder's cache, and the networks that were asked while it was the place for answers."""
+    """The cache of the current folder, and the networks that were asked while it was current."""
 
     cache: Cache[Answers]
     asked: list[CachedAnswers] = field(default_factory=list)
@@ -105,10 +110,10 @@ _DISK_FOLDER: ContextVar[_DiskFolder | None] = ContextVar("place", default=None)
 
 @contextmanager
 def answers_cached_in(folder: Path | None) -> Iterator[None]:
-    """While it is open, frozen networks read what they said from a folder; then add what is new.
+    """Within the context, frozen networks use the answers cached in a folder; then add new ones.
 
-    None: they remember for as long as the process lives. A folder that cannot be written to costs
-    a line and time, no more.
+    folder: None: answers are cached only as long as the process lives. If the folder cannot be
+    written, a line is logged and the answers are computed again at the next start.
     """
     if folder is None:
         yield

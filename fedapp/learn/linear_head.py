@@ -1,4 +1,4 @@
-"""A linear head over fixed features, as a network; alone, or added to another network's logits."""
+"""A linear head over fixed features as a network, alone or added to another network's logits."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -15,17 +15,17 @@ from fedapp.learn.params import Params, assign
 from fedapp.learn.uncertainty import Normalise, inputs_per_pass
 
 HEAD_WEIGHT, HEAD_BIAS, SCALE = "head.weight", "head.bias", "scale"
-"""Names of what is solved for, in `FeatureHeadNetwork`."""
+"""Names of the tensors of `FeatureHeadNetwork` that are solved for."""
 
 Head = tuple[Tensor, Tensor]
 """Weight [C, d] and bias [C] of a linear head, float32."""
 
 
 class FeatureHeadNetwork(Network):
-    """Logits head(map(x)) + scale * network(x); without a network the first alone.
+    """Logits head(map(x)) + scale * network(x); without a second network, head(map(x)) alone.
 
-    Softmax of the sum is the product of both answers, each to a power, and normalised: logits that
-    differ by the same number in all classes are the same answer.
+    The softmax of such a sum is the normalised product of both answers, the network's raised to the
+    power `scale`. (Logits that differ by one constant in all classes are the same answer.)
     """
 
     scale: Tensor
@@ -42,19 +42,19 @@ class FeatureHeadNetwork(Network):
             self.register_buffer("scale", torch.ones(()))
 
     def trunk(self, x: Tensor) -> Features:
-        """Run the map, and all layers of the network in front of its first dropout."""
+        """Compute the features, and run all layers of the network in front of its first dropout."""
         fixed: Tensor = self.map(x)
         return (fixed, *self.network.trunk(x)) if self._beside else (fixed,)
 
     def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
-        """Return the features [n, d]; behind them those of the network."""
+        """Return the features [n, d], followed by the second network's embedding, if any."""
         fixed, *others = features
         if not self._beside:
             return fixed
         return torch.cat([fixed, self.network.embed(tuple(others), dropout).float()], 1)
 
     def classify(self, embedding: Tensor) -> Tensor:
-        """Run the head, and the network's: [n, features] -> logits float32 [n, C]."""
+        """Run the heads of both networks: [n, features] -> logits float32 [n, C]."""
         size = self.head.in_features
         logits: Tensor = self.head(embedding[:, :size])
         if self._beside:
@@ -68,16 +68,20 @@ class FeatureHeadNetwork(Network):
 
 @dataclass(frozen=True)
 class FeatureHead:
-    """How a network of the registry becomes an answer over features.
+    """Describes a network that answers by a linear head over fixed features.
 
-    features: their name. beside: whether the network's own logits are added.
+    features: the name of the feature map.
+    beside: whether the logits of the registry's network are added to those of the head.
     """
 
     features: str
     beside: bool = False
 
     def build(self, network: Network) -> FeatureHeadNetwork:
-        """Return it for a network built anew, on the CPU, which becomes a part of it where used."""
+        """Return the network.
+
+        `network`, built anew and on the CPU, becomes a part of it where it is used.
+        """
         copied = deepcopy(network) if self.features == "network" else None
         features = build_features(self.features, network.inputs, network=copied)
         classes = network.head.out_features
@@ -86,7 +90,7 @@ class FeatureHead:
         return over
 
     def params(self, head: Head, features: FeatureMap) -> Params:
-        """Return all tensors of a head over these features: the map's own beside it."""
+        """Return all tensors of a head over these features, with the feature map's own tensors."""
         own = {f"map.{name}": t.cpu().clone() for name, t in features.state_dict().items()}
         return {HEAD_WEIGHT: head[0], HEAD_BIAS: head[1], **own}
 
@@ -105,7 +109,8 @@ def compute_features(features: FeatureMap, images: Tensor, normalise: Normalise)
 def answers_from_features(head: Head, sets: Sequence[Tensor], finds: bool = False) -> list[Tensor]:
     """Return a head's probabilities for sets of features [n, d]: float32 [n, C], on the CPU.
 
-    To the bit what the whole network answers to the images. finds: whether they are of findings.
+    They are equal to the bit to what the whole network answers to the images. finds: whether the
+    outputs are findings rather than classes.
     """
     weight, bias = head
     network = FeatureHeadNetwork(_PrecomputedFeatures(weight.shape[1]), len(bias), None)
@@ -115,7 +120,7 @@ def answers_from_features(head: Head, sets: Sequence[Tensor], finds: bool = Fals
 
 
 class _PrecomputedFeatures(FeatureMap):
-    """Features that are there already."""
+    """A feature map whose inputs are features already."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -123,9 +128,9 @@ class _PrecomputedFeatures(FeatureMap):
 
     @classmethod
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
-        """Build it for vectors."""
+        """Build the map for vectors."""
         return cls(*inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x."""
+        """Return x unchanged."""
         return x

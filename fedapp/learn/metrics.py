@@ -1,4 +1,4 @@
-"""Evaluation of a model on one site, as sums that can be added over sites."""
+"""Sums of a model's evaluation at one site, which can be added, and counts of pseudo-labels."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,12 +15,12 @@ from fedapp.learn.uncertainty import SCORING_BATCH, Normalise, entropy, features
 from fedapp.protocol.messages import Evaluation, PseudoLabels
 
 CALIBRATION_BINS = 15
-"""Confidence bins of the calibration sums."""
+"""Bins of confidence in the sums from which the calibration error is computed."""
 
 LABEL_GROUPS = ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
-"""Sites by mu, the share of their training images that have a label."""
+"""Groups of sites by mu, the share of their training images that are labelled."""
 SHARES_OF_LABELS = ("under 10 %", "10 to 50 %", "over 50 %")
-"""The same in plain words."""
+"""The same groups in plain words."""
 
 
 @torch.inference_mode()
@@ -32,11 +32,12 @@ def predict(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
 
 @torch.inference_mode()
 def predict_each(model: Network, sets: Sequence[Tensor], normalise: Normalise) -> list[Tensor]:
-    """Return what `predict` does of each set of images.
+    """Return what `predict` returns for each set of images.
 
-    Small sets go through the trunk together: a pass costs two images nearly what it costs ten. The
-    tail, whose matrix products have other last bits with other numbers of rows, sees each alone,
-    and at the start of memory of its own: on some CPUs the bits depend on where that lies too.
+    Small sets go through the trunk together, because a pass over two images takes nearly as long as
+    one over ten. The tail sees each set alone: its matrix products have other last bits for other
+    numbers of rows. Each set is also copied to the start of its own memory, because on some CPUs
+    the last bits depend on the alignment of the memory.
     """
     model.eval()
     sizes = [len(images) for images in sets]
@@ -57,9 +58,9 @@ def _predicted(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
 
 
 def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
-    """Sum up predictions: probabilities [n, C], labels int64 [n], both on the CPU; n >= 0.
+    """Return the sums of predictions. probabilities: [n, C]; labels: int64 [n], n >= 0; on the CPU.
 
-    Of findings, labels [n, F], each that was read is a sample of 2 F classes
+    For findings, labels are [n, F], and each annotated finding is one sample of 2 F classes
     (`evaluation.findings`).
     """
     # By NumPy: of the few images of a site, a call of torch costs more than what it does.
@@ -87,7 +88,7 @@ def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
 def calibration_error(evaluations: Iterable[Evaluation]) -> float | None:
     """Return the expected calibration error (Guo et al. 2017), in [0, 1]; None without samples.
 
-    sum_b |correct_b - confidence_b| / n, where the bins b of all evaluations were added first:
+    It is sum_b |correct_b - confidence_b| / n. The bins b of all evaluations are added first, so
     every sample counts the same, whichever site it lies at.
     """
     listed = list(evaluations)
@@ -100,28 +101,28 @@ def calibration_error(evaluations: Iterable[Evaluation]) -> float | None:
 
 
 def worst_decile(accuracies: Sequence[float]) -> float:
-    """Mean accuracy of the worst tenth of the sites (at least one site); needs one accuracy."""
+    """Return the mean accuracy of the worst tenth of the sites, at least of one site."""
     count = max(len(accuracies) // 10, 1)
     return sum(sorted(accuracies)[:count]) / count
 
 
 def label_group(mu: float) -> int:
-    """Return the index in `LABEL_GROUPS` of a site with this share of labels, in [0, 1]."""
+    """Return the index in `LABEL_GROUPS` of a site whose share of labelled images is mu."""
     return 0 if mu < 0.1 else 1 if mu <= 0.5 else 2
 
 
 UNCERTAINTY_BINS = 10
-"""Bins of normalised entropy, [i, i + 1) / 10; the last holds 1 too."""
+"""Bins of normalised entropy, [i, i + 1) / 10; the last one also contains 1."""
 
 
 def count_pseudo_labels(
     soft: Tensor, audit: Audit | None, of: Tensor | None = None
 ) -> PseudoLabels:
-    """Count pseudo-labels.
+    """Count pseudo-labels by class and by uncertainty, and, in a simulation, those that are wrong.
 
-    soft: [m, C], m >= 0, C >= 1, rows sum to 1; the label is the arg max. audit: hidden labels, in
-    simulation; None: what is wrong is not known. of: int64 [m], which of the hidden labels they are
-    for; None: all, in their order.
+    soft: [m, C], m >= 0, C >= 1, rows sum to 1; the pseudo-label is the arg max.
+    audit: the withheld labels, in a simulation; None: the number of wrong ones is unknown.
+    of: int64 [m], the indices of the withheld labels that belong to `soft`; None: all, in order.
     """
     soft = soft.cpu()
     classes, label = soft.shape[1], soft.argmax(1)
@@ -143,7 +144,7 @@ def count_pseudo_labels(
 
 
 def uncertainty_bins(soft: Tensor) -> Tensor:
-    """Return the bin of each row's normalised entropy H / ln C, int64 [m]; of one class, bin 0."""
+    """Return the bin of each row's normalised entropy H / ln C, int64 [m]; 0 for one class."""
     most = math.log(soft.shape[1])
     share = entropy(soft.double()) / most if most else torch.zeros(len(soft))
     return (share * UNCERTAINTY_BINS).long().clamp_(0, UNCERTAINTY_BINS - 1)

@@ -1,7 +1,12 @@
-"""Models that were read and checked, by their content: one model is asked for by many sites.
+"""Two caches by the digest of a model: parsed models, and a site's scores of models.
 
-A content has one meaning, so what was checked once need not be checked again. Kept for the whole
-process: server and sites share it where they are one process.
+A digest identifies a content, so a model that was validated once need not be validated again. The
+cache of parsed models is shared by the whole process: by the server and all sites that run in it.
+
+A score tells how a model fits the data of a site. Corr(k|j) depends only on the content of w_j and
+on the data of site k, so a score is valid for as long as this content is. The MC-dropout passes are
+keyed by the content, too: if the cache is lost, computing a score again gives the same numbers.
+Scores never leave the site.
 """
 
 import hashlib
@@ -20,13 +25,13 @@ from fedapp.learn.params import Params, Schema, from_bytes
 from fedapp.protocol.store import ModelStore
 
 MAX_MODEL_BYTES = 512 * 2**20
-"""Most bytes of tensors that are kept."""
+"""Bytes of tensors that are cached."""
 
 
 class ParsedModels:
     """The models last used, up to `memory` bytes. Threads may share it.
 
-    Nobody may change a tensor that comes from here in place.
+    A tensor that is returned must not be changed in place.
     """
 
     def __init__(self, memory: int = MAX_MODEL_BYTES) -> None:
@@ -40,9 +45,9 @@ class ParsedModels:
         owner: str,
         transport: TransportSettings,
     ) -> Params:
-        """Return a model; where it is not known, read it and check it as `from_bytes` does.
+        """Return a model. If it is not cached, read it and validate it as `from_bytes` does.
 
-        read: returns the content of a digest, having compared the two.
+        read: returns the content with a digest, after comparing the two.
         """
 
         def checked() -> Params:
@@ -53,34 +58,35 @@ class ParsedModels:
     def put(
         self, digest: str, params: Params, schema: Schema, transport: TransportSettings
     ) -> None:
-        """Keep a model that `from_bytes` made of the content of this digest."""
+        """Cache a model that `from_bytes` has parsed from the content with this digest."""
         self.cache.put(digest, dict(params), of=(schema, transport))
 
     def keep_only(
         self, store: ModelStore, digests: Collection[str], *, reuse: bool = False
     ) -> None:
-        """Let a store keep these contents only (`ModelStore.keep_only`), and forget what goes.
+        """Let a store keep these contents only (`ModelStore.keep_only`), and drop the others here.
 
-        Models of earlier rounds would otherwise fill all of `memory`, each in memory that the
-        system must first clear.
+        Otherwise models of earlier rounds would fill all of `memory`, and the system must clear new
+        memory before it can be used.
         """
         self.cache.drop(store.keep_only(digests, reuse=reuse))
 
 
 PARSED_MODELS = ParsedModels()
-"""This process's."""
+"""The cache of this process."""
 
 
 MAX_SCORES = 64
-"""Scores a site keeps: a model turned down once is often drawn again before it changes. A score is
-small: 10 kB for 250 images and 10 classes, where a model has 26 MB."""
+"""Scores that a site keeps. A model that was rejected once is often drawn again before it changes.
+A score is small: 10 kB for 250 images and 10 classes, where a model has 26 MB.
+"""
 _FILE_OVERHEAD = 512
-"""Bytes of a score's file at most, beside the probabilities."""
+"""Upper bound of the bytes of a score's file beyond the probabilities."""
 
 
 @dataclass(frozen=True)
 class ScoreKey:
-    """Everything a score depends on, but for the last bits that a GPU changes."""
+    """Everything that a score depends on, except the last bits that vary between GPUs."""
 
     model: str
     """Digest of the model."""
@@ -95,17 +101,19 @@ class ScoreKey:
 
     @property
     def name(self) -> str:
-        """The key in the cache, and the file's name; the model's digest first, for people."""
+        """The key in the cache and the file's name. It begins with the model's digest."""
         rest = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
         return f"{self.model}-{rest}"
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a model says of the site's training images.
+    """The answers of a model to the training images of a site.
 
-    probabilities: MC-dropout P(y|x) of D_u [n_u, C]; accuracy: on D_s, None without labels.
-    usable: False where the model gave NaN for some image: finite weights can still overflow.
+    probabilities: MC-dropout P(y|x) for D_u, [n_u, C].
+    accuracy: on D_s; None without labels.
+    usable: False where the model answered NaN to some image, because even finite weights can
+    overflow.
     """
 
     probabilities: Tensor
@@ -114,14 +122,15 @@ class Score:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes in a cache."""
+        """Bytes that the score takes in a cache."""
         return self.probabilities.nbytes + _FILE_OVERHEAD
 
 
 def score_cache(images: int, classes: int, folder: Path | None = None) -> Cache[Score]:
-    """Return the cache of a site's scores, with room for the `MAX_SCORES` used last.
+    """Return the cache of a site's scores, with room for the last `MAX_SCORES`.
 
-    images: the site's unlabelled ones. folder: where they are kept on the disk too; None: nowhere.
+    images: the number of the site's unlabelled images.
+    folder: where scores are kept on disk; None: in memory only.
     """
     files = None if folder is None else CacheFiles(folder, "scores", _to_bytes, _from_bytes)
     each = Score(torch.empty(images, classes), None).nbytes

@@ -1,7 +1,7 @@
 """What a site minimises on its own images, mini-batch by mini-batch.
 
-An objective is a stream of steps; a step computes the loss of one mini-batch under the network that
-it is given, as often as it is called. Methods compose these with their own way to descend.
+An objective is a stream of steps. A step computes the loss of one mini-batch under the network that
+it is given, as often as it is called. Methods combine these steps with their own optimisation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,21 +29,28 @@ from fedapp.learn.steps import Step, View, batches, paired, repeated
 from fedapp.learn.training import freeze_batch_norm
 
 LabelledLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""A network, normalised images [n, ...] and their labels [n], n >= 1 -> a scalar."""
+"""(network, normalised images [n, ...], their labels [n]), n >= 1 -> a scalar."""
 UnlabelledLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Normalised weak views, logits of the weak and of the strong views [n, C], n >= 0 -> a scalar."""
+"""(normalised weak views, logits of the weak views, logits of the strong views), each [n, ...], n
+>= 0 -> a scalar.
+"""
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """A site's images and how to go through them.
+    """The images of a site, and how training goes through them.
 
-    model: the network that learns; steps are of any network, its mode alone is set (`begin`).
-    normalise: uint8 images -> float images. size: B, images a step. shuffle: draws the order.
-    steps: mini-batches in place of `epochs` passes; None: the passes. view: of what is learned from
-    its label alone; FixMatch and the like have views of their own. labelled_repeat: how often each
-    labelled image stands among those that a pass goes through. uneven: how it learns from classes
-    of which it has few images (`learn.class_imbalance`).
+    model: the network that learns. Steps may be called with any network; only this one's mode is
+    set (`begin`).
+    normalise: uint8 images -> float images.
+    size: B, images in a step.
+    epochs: passes over the images.
+    shuffle: draws their order.
+    steps: number of mini-batches, in place of `epochs` passes; None: the passes.
+    view: augmentation of images that are learned from their label alone; FixMatch and the like have
+    views of their own.
+    labelled_repeat: how often each labelled image occurs in a pass.
+    uneven: the remedy for class imbalance (`learn.class_imbalance`).
     """
 
     model: Network
@@ -59,31 +66,31 @@ class LocalTraining:
 
     @property
     def shift(self) -> LogitAdjustment:
-        """What is added to the logits of labelled images in training."""
+        """The adjustment that is added to the logits of labelled images in training."""
         if self.uneven != ADJUSTED or not len(self.data.labels):
             return NO_ADJUSTMENT
         return LogitAdjustment(tuple(self.mix.log().tolist()))
 
     @property
     def mix(self) -> Tensor:
-        """The class mix of D_s as it is drawn: float64 [C], > 0, sums to 1."""
+        """The class mix of D_s as it is sampled: float64 [C], every entry above 0, sum 1."""
         return class_mix_as_sampled(self.data.labels, self.data.num_classes, self.uneven)
 
     def drawn(self) -> Tensor:
-        """Return which of D_s a pass goes through, in no order: int64 [labelled_repeat n]."""
+        """Return the indices into D_s that a pass covers, unshuffled: int64 [labelled_repeat n]."""
         known = len(self.data.labels)
         if self.uneven == BALANCED:
             return balanced_indices(self.data.labels, known * self.labelled_repeat, self.shuffle)
         return torch.arange(known).repeat(self.labelled_repeat)
 
     def passes(self, epoch: Callable[[], Iterator[Step]]) -> Iterator[Step]:
-        """Yield the mini-batches of as many passes as there are to be."""
+        """Yield the mini-batches of `epochs` passes, or `steps` mini-batches."""
         return repeated(epoch, self.epochs, self.steps)
 
     def begin(self, images: int) -> None:
-        """Put the network in training mode; with a single image, batch norm in eval mode.
+        """Put the network into training mode; with a single image, batch norm into evaluation mode.
 
-        It cannot estimate a variance from one value (see `steps.batches`).
+        A variance cannot be estimated from one value (see `steps.batches`).
         """
         self.model.train()
         if images == 1:
@@ -91,9 +98,10 @@ class LocalTraining:
 
 
 def supervised(work: LocalTraining, loss: LabelledLoss = cross_entropy) -> Iterator[Step]:
-    """Cross entropy on D_s, or another loss of it; no step where the site has no labels.
+    """Yield the steps of a supervised loss on D_s; none if the site has no labels.
 
-    Of findings it is `finding_loss` in the place of cross entropy.
+    The loss is cross entropy by default. For findings it is `finding_loss`, whichever loss is
+    given.
     """
     images, labels = work.data.labelled, work.data.labels
     mean = loss is cross_entropy  # of others nobody knows what they depend on
@@ -116,35 +124,39 @@ def supervised(work: LocalTraining, loss: LabelledLoss = cross_entropy) -> Itera
 def fixmatch(
     work: LocalTraining, weak: View, strong: View, confidence: float, weight: float
 ) -> Iterator[Step]:
-    """FixMatch (Sohn et al. 2020, Eqs. 3 and 4): CE(D_s) + weight * CE(strong, label of the weak).
+    """Yield FixMatch's steps: CE(D_s) + weight * CE(strong view, label of the weak view).
 
-    A pseudo-label counts where the weak view's top probability is at least `confidence`; its
-    gradient is stopped. Steps are those of `two_views`.
+    Sohn et al. 2020, Eqs. 3 and 4. A pseudo-label counts where the highest probability of the weak
+    view is at least `confidence`; no gradient flows through it. The mini-batches are those of
+    `two_views`.
     """
     return two_views(work, weak, strong, Consistency(confidence), weight)
 
 
 @dataclass(frozen=True)
 class Consistency:
-    """FixMatch's `UnlabelledLoss`; equal where the confidence is."""
+    """FixMatch's `UnlabelledLoss`. Two with equal confidence compare equal."""
 
     confidence: float
 
     def __call__(self, _: Tensor, weak: Tensor, strong: Tensor) -> Tensor:
-        """Return `consistency` of the views."""
+        """Return `consistency` of the logits of the weak and the strong views."""
         return consistency(weak, strong, self.confidence)
 
 
 @dataclass(frozen=True)
 class TwoViewsLoss:
-    """What a step of `two_views` minimises; equal where its parts are."""
+    """The loss of one step of `two_views`. Two with equal parts compare equal."""
 
     unlabelled: UnlabelledLoss
     weight: float
     shift: LogitAdjustment = NO_ADJUSTMENT
 
     def __call__(self, network: nn.Module, views: Tensor, y: Tensor) -> Tensor:
-        """Normalised views: weak ones of D_s, with labels y, then weak and strong ones of D_u."""
+        """Return the loss.
+
+        views: normalised weak views of D_s, whose labels are y, then weak and strong views of D_u.
+        """
         logits, count = network(views), len(y)
         (seen, _), (sure, other) = views[count:].chunk(2), logits[count:].chunk(2)
         loss = labelled_loss(self.shift(logits[:count]), y)
@@ -154,11 +166,11 @@ class TwoViewsLoss:
 def two_views(
     work: LocalTraining, weak: View, strong: View, unlabelled_loss: UnlabelledLoss, weight: float
 ) -> Iterator[Step]:
-    """CE(D_s, weak views) + weight * a loss of the weak and the strong views of D_u.
+    """Yield steps of CE(D_s, weak views) + weight * a loss of weak and strong views of D_u.
 
-    Each step holds min(B, |D_s|) labelled and min(B, |D_u|) unlabelled images, seen in one forward
-    pass; an epoch passes once over the larger part. Where one part is empty, the other is all there
-    is.
+    Each step has min(B, |D_s|) labelled and min(B, |D_u|) unlabelled images, which the network sees
+    in one forward pass. An epoch is one pass over the larger part. If one part is empty, steps
+    consist of the other.
     """
     data, loss = work.data, TwoViewsLoss(unlabelled_loss, weight, work.shift)
     work.begin(len(data.labels) + 2 * len(data.unlabelled))
@@ -174,14 +186,15 @@ def two_views(
 
 
 def labelled_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy; 0 without labels."""
+    """Return the mean cross entropy; 0 without labels."""
     return F.cross_entropy(logits, labels) if len(labels) else logits.sum()
 
 
 def consistency(weak: Tensor, strong: Tensor, confidence: float) -> Tensor:
-    """Mean over all samples of 1[max q >= confidence] CE(strong, arg max q), q = softmax(weak).
+    """Return the mean of 1[max q >= confidence] CE(strong, arg max q), with q = softmax(weak).
 
-    weak, strong: logits [n, C]; 0 without samples. No gradient flows into `weak`.
+    weak, strong: logits [n, C]. The mean is over all n samples; it is 0 without samples. No
+    gradient flows into `weak`.
     """
     if not len(weak):
         return weak.sum()
@@ -190,9 +203,9 @@ def consistency(weak: Tensor, strong: Tensor, confidence: float) -> Tensor:
 
 
 def selected_cross_entropy(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-    """Mean over all samples of the cross entropy of those that count; 0 without samples.
+    """Return the sum of the cross entropies of the selected samples, divided by n; 0 if n is 0.
 
-    logits: [n, C]. labels: int64 [n]. counts: bool [n].
+    logits: [n, C]. labels: int64 [n]. counts: bool [n], which samples are selected.
     """
     if not len(logits):
         return logits.sum()
@@ -202,7 +215,7 @@ def selected_cross_entropy(logits: Tensor, labels: Tensor, counts: Tensor) -> Te
 def proximal_penalty(
     weights: Sequence[Tensor], anchors: Sequence[Tensor], strength: float
 ) -> Tensor:
-    """Return strength / 2 sum_i ||w_i - a_i||^2, a scalar: its gradient is strength (w - a)."""
+    """Return strength / 2 sum_i ||w_i - a_i||^2, a scalar. Its gradient is strength (w - a)."""
     return strength / 2 * squared_distance(weights, anchors)
 
 
@@ -213,12 +226,12 @@ def squared_distance(weights: Sequence[Tensor], anchors: Sequence[Tensor]) -> Te
 
 
 def detached_copies(weights: Iterable[Tensor]) -> list[Tensor]:
-    """Return the weights as they are now, without a graph."""
+    """Return copies of the weights as they are now, without a graph."""
     return [w.detach().clone() for w in weights]
 
 
 def index_pairs(work: LocalTraining) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch of pairs of indices into D_s and D_u, either of them empty where its part is."""
+    """Yield an epoch of pairs of indices into D_s and D_u; indices of an empty part are empty."""
     drawn, other = work.drawn().to(work.data.labels.device), len(work.data.unlabelled)
     count = len(drawn)
     device, none = work.data.labels.device, torch.empty(0, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent on a CPU, gradient clipping, and the type of a penalty on weights."""
+"""Stochastic gradient descent for CPUs, gradient clipping, and the type of a penalty on weights."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -8,10 +8,14 @@ from torch.optim.sgd import sgd
 
 
 class Sgd:
-    """v <- momentum v + g + decay w, w <- w - rate v; at the first step v is 0 before.
+    """v <- momentum v + g + decay w, w <- w - rate v; at the first step v is g + decay w.
 
-    Each step takes the g away. rate: above 0. momentum: in [0, 1). decay: 0 or more. A parameter
-    without a gradient stays as it is.
+    It has the arithmetic of `torch.optim.SGD` and nothing else. A site with a dozen images makes
+    one step in a round; creating torch's optimiser, its hooks and its profiling would take a tenth
+    of the time of that step.
+
+    Each step clears the gradients. rate: above 0. momentum: in [0, 1). decay: 0 or more. A
+    parameter without a gradient is left unchanged.
     """
 
     def __init__(
@@ -22,13 +26,13 @@ class Sgd:
         self._rate, self._momentum, self._decay = rate, momentum, decay
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for parameter in self._parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move the parameters by their gradients, and take these away."""
+        """Update the parameters by their gradients, and clear these."""
         moving = [k for k, p in enumerate(self._parameters) if p.grad is not None]
         parameters = [self._parameters[k] for k in moving]
         gradients = [p.grad for p in parameters if p.grad is not None]
@@ -43,21 +47,21 @@ class Sgd:
 
 
 Penalty = Callable[[Sequence[Tensor]], Tensor]
-"""Of all parameters of a network, in their order: what is added to each mini-batch's loss."""
+"""All parameters of a network, in their order -> what is added to the loss of each mini-batch."""
 MAX_GRADIENT_NORM = 20.0
-"""L2 norm over all parameters to which a longer gradient is shortened (Pascanu et al. 2013).
+"""L2 norm over all parameters to which gradients are clipped (Pascanu et al. 2013).
 
-Ordinary mini-batches stay below 12. A mini-batch of two or three images has gradients of thousands:
-batch norm divides by nearly nothing, and one such model wrecks the average
+Ordinary mini-batches stay below 12. A mini-batch of two or three images has gradients with norms of
+thousands, because batch norm divides by nearly 0, and one such model ruins the average
 (docs/research/choices.md).
 """
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Scale the gradients to `MAX_GRADIENT_NORM` together where they are longer.
+    """Scale all gradients by one factor so that their norm is at most `MAX_GRADIENT_NORM`.
 
-    As `clip_grad_norm_` does; but on a CPU, where a look at the length costs nothing, those that
-    are short enough are not multiplied by 1.
+    Like `clip_grad_norm_`. But on a CPU, where reading the norm takes no time, gradients that are
+    short enough are not multiplied by 1.
     """
     if parameters[0].is_cuda:
         nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
@@ -69,6 +73,6 @@ def clip_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def clipped(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients, scaled to `MAX_GRADIENT_NORM` together where they are longer."""
+    """Return the gradients, scaled by one factor to a norm of at most `MAX_GRADIENT_NORM`."""
     factor = (MAX_GRADIENT_NORM / nn.utils.get_total_norm(gradients)).clamp(max=1)
     return [gradient * factor for gradient in gradients]

@@ -1,4 +1,4 @@
-"""A model as named tensors: its bytes, its digest, its checks, its mean."""
+"""A model as named tensors: its bytes, its digest, its validation, and means of models."""
 
 import hashlib
 import json
@@ -24,10 +24,12 @@ Schema = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype of every tensor of a model, by name."""
 
 PLAIN = TransportSettings()
-"""float32, not compressed."""
+"""The default transport: float32, not compressed."""
 
 _HEADER_BYTES_PER_TENSOR = 512
-"""More than safetensors' JSON header needs for one tensor; bounds the size of honest content."""
+"""An upper bound of what safetensors' JSON header needs for one tensor. It bounds the size of any
+honest content.
+"""
 
 
 def schema_of(params: Mapping[str, Tensor]) -> Schema:
@@ -36,7 +38,7 @@ def schema_of(params: Mapping[str, Tensor]) -> Schema:
 
 
 def to_bytes(params: Mapping[str, Tensor], transport: TransportSettings = PLAIN) -> bytes:
-    """Serialise to safetensors; equal tensors under equal names give equal bytes."""
+    """Serialise to safetensors. Equal tensors under equal names give equal bytes."""
     tensors = {}
     for name in sorted(params):
         tensor = params[name]
@@ -53,9 +55,10 @@ def to_bytes(params: Mapping[str, Tensor], transport: TransportSettings = PLAIN)
 def _layout(
     tensors: tuple[tuple[str, tuple[int, ...], torch.dtype], ...],
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return what safetensors writes before such tensors (name, shape, dtype), and their order.
+    """Return the header that safetensors writes for these tensors, and the tensors' order.
 
-    Models of one network differ in their numbers only, and `save` takes three times as long.
+    It is cached, because models of one network differ in their numbers only, and
+    `safetensors.torch.save` takes three times as long.
     """
     blob = save({name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in tensors})
     length = int.from_bytes(blob[:8], "little")
@@ -64,9 +67,10 @@ def _layout(
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return a network's own tensors, parameters and buffers, as `state_dict` names them.
+    """Return a network's own tensors, parameters and buffers, under their names in `state_dict`.
 
-    `state_dict` takes seven times as long: it makes a view of each, for hooks that nobody has set.
+    `state_dict` itself takes seven times as long, because it makes a view of each tensor for hooks
+    that are not used here.
     """
     found: dict[str, Tensor] = {}
 
@@ -87,9 +91,10 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def assign(model: nn.Module, params: Params) -> None:
-    """Copy a whole model's tensors, of the right shapes, into a network; `params` stay as they are.
+    """Copy all tensors of a model into a network; `params` is left unchanged.
 
-    As `load_state_dict` does, in a fraction of its time: a round loads thousands of models.
+    This does what `load_state_dict` does in a fraction of its time: a round loads thousands of
+    models. Raises ValueError where the names differ.
     """
     own = tensors_of(model)
     if own.keys() != params.keys():
@@ -98,10 +103,10 @@ def assign(model: nn.Module, params: Params) -> None:
 
 
 def copied_to_cpu(tensors: Mapping[str, Tensor]) -> tuple[Params, bool]:
-    """Return copies on the CPU, each in the order of its indices.
+    """Return contiguous copies on the CPU, and whether a fast check found all floats finite.
 
-    And whether one look tells that the floats hold neither NaN nor infinity; they lie in one piece
-    of memory, so that small networks are copied and looked through in a fraction of the time.
+    A result of False means that a slower check must decide. Floats are copied as one block of
+    memory, so that small networks are copied and checked in a fraction of the time.
     """
     floats = {n: t.detach() for n, t in tensors.items() if t.dtype == torch.float32}
     listed = list(floats.values())
@@ -118,28 +123,29 @@ def copied_to_cpu(tensors: Mapping[str, Tensor]) -> tuple[Params, bool]:
 def all_finite(tensor: Tensor) -> bool:
     """Whether a tensor on the CPU holds neither NaN nor infinity.
 
-    By NumPy, in a quarter of torch's time or less: every model and every answer is checked.
+    By NumPy, which takes at most a quarter of torch's time: every model and every answer is
+    checked.
     """
     return bool(np.isfinite(tensor.detach().numpy()).all())
 
 
 def without(params: Params, names: Collection[str]) -> Params:
-    """Return the tensors but those of these names."""
+    """Return all tensors except those with these names."""
     return {name: tensor for name, tensor in params.items() if name not in names}
 
 
 def digest_of(blob: bytes) -> str:
-    """Return the SHA-256 of the bytes, in hex: the content's name everywhere."""
+    """Return the SHA-256 of the bytes, in hex. It is the name of the content everywhere."""
     return hashlib.sha256(blob).hexdigest()
 
 
 def from_bytes(
     blob: bytes, schema: Schema, owner: str, transport: TransportSettings = PLAIN
 ) -> Params:
-    """Parse and check bytes from outside: names, shapes, dtypes, size and finiteness.
+    """Parse and validate bytes from outside: names, shapes, dtypes, size and finiteness.
 
-    Returns the tensors in the schema's dtypes. owner names the content in errors, such as
-    "site 3's upload". Raises ProtocolError naming the tensor and the rule.
+    Returns the tensors in the schema's dtypes. owner: names the content in errors, such as "site
+    3's upload". Raises ProtocolError naming the tensor and the rule.
     """
     if transport.compression == "none" and (params := _parse_canonical(blob, schema, transport)):
         return params
@@ -147,11 +153,11 @@ def from_bytes(
 
 
 def _parse_canonical(blob: bytes, schema: Schema, transport: TransportSettings) -> Params | None:
-    """Return the tensors of a content that is just as `to_bytes` writes it, None of any other.
+    """Return the tensors of a content that is exactly as `to_bytes` writes it; None for any other.
 
-    Its header is the schema's own to the byte, and so are names, shapes and dtypes; all numbers of
-    a dtype are looked at together. One that is not plainly right may be right all the same, or has
-    a fault that is to be named: it is read with care.
+    Its header equals the schema's to the byte, and so names, shapes and dtypes are right; the
+    numbers of each dtype are checked together. A content that is refused here may still be valid,
+    or may have a fault that must be named: `_checked` decides.
     """
     header, parts, length = _canonical_layout(tuple(schema.items()), transport)
     if len(blob) != length or not blob.startswith(header):
@@ -182,9 +188,9 @@ def _canonical_layout(
 ) -> tuple[bytes, list[tuple[torch.dtype, np.dtype[Any], int, int, _Names]], int]:
     """Return how `to_bytes` writes a content: its header, the tensors behind it, its length.
 
-    Tensors by stored dtype: the byte at which these begin, how many numbers they have; each with
-    name, shape, dtype, and the byte at which it begins. A length of -1 fits no content: a tensor
-    without numbers is for careful eyes.
+    Tensors are grouped by stored dtype: the byte at which the group begins, how many numbers it
+    has, and for each tensor its name, shape, dtype and the byte at which it begins. The length -1,
+    which no content has, marks a schema with an empty tensor: `_checked` must validate it.
     """
     of = dict(schema)
     stored = {name: _stored_dtype(*of[name], transport) for name in sorted(of)}
@@ -206,7 +212,7 @@ def _canonical_layout(
 def part_from_bytes(
     blob: bytes, schema: Schema, owner: str, transport: TransportSettings = PLAIN
 ) -> Params:
-    """Parse some tensors of a content, one at least, and check them as `from_bytes` does."""
+    """Parse some of a model's tensors, at least one, and validate them as `from_bytes` does."""
     params = _loaded(blob, schema, owner, transport)
     if not params:
         raise ProtocolError(
@@ -257,7 +263,7 @@ def _checked(params: Params, schema: Schema, owner: str, transport: TransportSet
 
 
 def max_bytes(schema: Schema) -> int:
-    """Return an upper bound on the size of any honest serialisation under this schema."""
+    """Return an upper bound of the size of any honest serialisation under this schema."""
     data = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in schema.values())
     return data + _most_header(schema)
 
@@ -267,9 +273,9 @@ def _most_header(schema: Schema) -> int:
 
 
 class WeightedSum:
-    """sum_j a_j w_j of models, taken one by one. It holds the sum, and no model.
+    """Computes sum_j a_j w_j of models that are added one by one, holding only the sum.
 
-    own: the model whose names, shapes and dtypes all others must have; it stays as it is.
+    own: the model whose names, shapes and dtypes all others must have. It is not changed.
     """
 
     def __init__(self, own: Params) -> None:
@@ -279,7 +285,7 @@ class WeightedSum:
         }
 
     def add(self, weight: float, params: Params) -> None:
-        """Add a model. weight: finite and >= 0. Raises ProtocolError where its tensors differ."""
+        """Add a model. weight: finite, >= 0. Raises ProtocolError if names or shapes differ."""
         own = self._own
         if params.keys() != own.keys():
             raise ProtocolError(f"tensor names differ: {sorted(params.keys() ^ own.keys())}")
@@ -290,10 +296,13 @@ class WeightedSum:
             tensor.add_(params[name], alpha=weight)
 
     def mean(self) -> Params:
-        """Return sum_j a_j w_j / sum_j a_j, in the sum's own memory: nothing is added after it.
+        """Return sum_j a_j w_j / sum_j a_j.
 
-        Floating tensors, batch-norm buffers included, are averaged; integer buffers are `own`'s.
-        Where the weights sum to 0 (nobody is related) the result is a copy of `own`.
+        It reuses the memory of the sum, so nothing can be added later.
+
+        Floating-point tensors, including the buffers of batch norms, are averaged; integer buffers
+        are those of `own`. Where the weights sum to 0 (no other model is related), the result is a
+        copy of `own`.
         """
         own = self._own
         if self._weight <= 0:
@@ -307,7 +316,7 @@ class WeightedSum:
 def weighted_mean(models: Iterable[tuple[float, Params]], own: Params) -> Params:
     """Return sum_j a_j w_j / sum_j a_j by tensor name (Alg. 1, line 18), as `WeightedSum` does.
 
-    The models are streamed: no more than the running sum and one model are held.
+    The models are streamed: at any time only the running sum and one model are in memory.
     """
     total = WeightedSum(own)
     for weight, params in models:
@@ -318,21 +327,25 @@ def weighted_mean(models: Iterable[tuple[float, Params]], own: Params) -> Params
 def _stored_dtype(
     shape: tuple[int, ...], dtype: torch.dtype, transport: TransportSettings
 ) -> torch.dtype:
-    """Weights may travel as float16; vectors (biases, batch norm) are few and need the range."""
+    """Return the dtype in which a tensor is sent. Weights may be sent as float16; vectors are not.
+
+    Vectors (biases, batch norms) are small, and they need the range of float32.
+    """
     half = transport.precision == "float16" and dtype == torch.float32 and len(shape) > 1
     return torch.float16 if half else dtype
 
 
 def _deflate(blob: bytes, transport: TransportSettings) -> bytes:
-    """Compress; the bytes of equal rank in each number stand together, signs and exponents first.
+    """Compress bytes after grouping those of equal rank in each number: signs and exponents first.
 
-    Trained mantissas are noise: level 1 finds all there is (docs/PERFORMANCE.md).
+    The mantissas of trained weights are noise, so level 1 finds all redundancy
+    (docs/PERFORMANCE.md).
     """
     return zlib.compress(_grouped_by_byte_rank(blob, _bytes_per_number(transport)), level=1)
 
 
 def _inflate(blob: bytes, limit: int, transport: TransportSettings) -> bytes:
-    """Undo `_deflate`, up to `limit` bytes. Raises ValueError and zlib.error."""
+    """Undo `_deflate`, producing at most `limit` bytes. Raises ValueError and zlib.error."""
     stream = zlib.decompressobj()
     data = stream.decompress(blob, limit + 1)
     if len(data) > limit or not stream.eof or stream.unused_data:

@@ -1,4 +1,4 @@
-"""What a site answers with: one network, or several mixed; by a linear head or by prototypes."""
+"""What a site answers with: one network or several, with a linear head or with prototypes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +18,15 @@ from fedapp.learn.uncertainty import Normalise
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A network and how its probabilities enter a site's answer.
+    """A network, and how its probabilities enter the answer of a site.
 
-    params: all of its tensors. weight: its share in the answer; those of a site sum to 1.
-    class_mix: float64 [C], of findings [F, 2], what they are multiplied by (`priors.weighted`);
-        None: as they are.
-    distance: the head's tensors are prototypes (`PrototypeHead`), which answer by this distance;
-        None: it is linear.
-    form: how the network becomes an answer over fixed features; None: it is as it is.
+    params: all tensors of the network.
+    weight: its share in the answer; the weights of a site's predictors sum to 1.
+    class_mix: float64 [C], or [F, 2] for findings, by which the probabilities are multiplied
+    (`class_priors.reweighted`); None: they are used unchanged.
+    distance: the head's tensors are prototypes (`PrototypeHead`) that answer by this distance;
+    None: the head is linear.
+    form: how the network becomes an answer over fixed features; None: it is used unchanged.
     """
 
     params: Params
@@ -35,14 +36,14 @@ class Predictor:
     form: FeatureHead | None = None
 
     def shape(self, network: Network) -> Network:
-        """Give a network built anew, on the CPU, this head or this form; return it."""
+        """Give a network, built anew and on the CPU, this predictor's head or form; return it."""
         if self.distance is not None:
             classes, features = network.head.weight.shape
             network.head = PrototypeHead(features, classes, self.distance)
         return network if self.form is None else self.form.build(network)
 
     def load_into(self, network: Network) -> Network:
-        """Give a network built anew, on the CPU, its shape and these tensors; return it."""
+        """Give a network, built anew and on the CPU, this predictor's head or form and tensors."""
         network = self.shape(network)
         network.load_state_dict(self.params)
         return network
@@ -54,7 +55,7 @@ class Predictor:
 
 @contextmanager
 def by_prototypes(network: Network, prototypes: Prototypes, distance: Distance) -> Iterator[None]:
-    """Let a network answer by its distances to prototypes, [C, d], in place of its head."""
+    """Within the context, a network answers by its distances to prototypes [C, d]."""
     head = network.head
     network.head = PrototypeHead.of(prototypes.to(head.weight.device), distance)
     try:
@@ -75,7 +76,7 @@ def answer_of(
 
 
 def combined(predictors: Sequence[Predictor], plain: Sequence[Tensor]) -> Tensor:
-    """Return a site's answer, float32 [n, C]; plain: each network's probabilities [n, C]."""
+    """Return a site's answer, float32 [n, C]. plain: the probabilities of each network, [n, C]."""
     weights = torch.tensor([one.weight for one in predictors], dtype=torch.float64)
     answers = [one.reweight(its) for one, its in zip(predictors, plain, strict=True)]
     return mean_answer(answers, weights).float()

@@ -1,10 +1,11 @@
-"""Class prototypes: what they answer, how they are filled in, which pseudo-labels follow.
+"""Class prototypes: the answers they give, how missing ones are filled in, and pseudo-labels.
 
-A prototype is the mean embedding of a class's images. Written for n embeddings of d numbers, C
-classes and H sites. Whatever lacks a prototype is masked (`known`), never put far away.
+A prototype is the mean embedding of the images of a class. Shapes are written for n embeddings of d
+numbers, C classes and H sites. A missing prototype is masked (`known`); it is never moved far away
+instead.
 
 Snell et al. 2017 (prototypical networks); ProtoFSSL (Kim et al. 2022); FlexProtoFSSL (Chen, Xie, Qu
-2024), whose equations are the numbered ones here.
+2024), whose equation numbers are used here.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ Distance = Literal["euclidean", "squared", "mean_squared"]
 
 @dataclass(frozen=True, eq=False)
 class Prototypes:
-    """centres: float32 [..., C, d], 0 where there is none. known: bool [..., C], where there is."""
+    """centres: float32 [..., C, d], 0 where missing. known: bool [..., C], which ones exist."""
 
     centres: Tensor
     known: Tensor
@@ -34,7 +35,7 @@ class Prototypes:
 
 
 def class_means(embeddings: Tensor, labels: Tensor, classes: int) -> Prototypes:
-    """Return each class's mean embedding (Eq. 1).
+    """Return the mean embedding of each class (Eq. 1).
 
     embeddings: float32 [n, d], n >= 0. labels: int64 [n], in [0, classes).
     """
@@ -44,14 +45,14 @@ def class_means(embeddings: Tensor, labels: Tensor, classes: int) -> Prototypes:
 
 
 def mean_of(each: Prototypes) -> Prototypes:
-    """Return [H, C, d], H >= 0, as [C, d]: each class's mean over the sites that have it."""
+    """Average the prototypes of H >= 0 sites, [H, C, d] -> [C, d], over those that have a class."""
     has = each.known[..., None]
     count = has.sum(0)
     return Prototypes((each.centres * has).sum(0) / count.clamp_min(1), count[..., 0] > 0)
 
 
 def completed(some: Prototypes, others: Prototypes) -> Prototypes:
-    """Return `some`, [..., C, d], with the prototypes that it lacks from `others`, [C, d]."""
+    """Return `some`, [..., C, d], with its missing prototypes taken from `others`, [C, d]."""
     centres = torch.where(some.known[..., None], some.centres, others.centres)
     return Prototypes(centres, some.known | others.known)
 
@@ -59,13 +60,13 @@ def completed(some: Prototypes, others: Prototypes) -> Prototypes:
 def log_answers(embeddings: Tensor, prototypes: Prototypes, distance: Distance) -> Tensor:
     """Return ln softmax_k(-d(f, c_k)) (Eqs. 2 and 10): [..., n, C], -inf where a class is unknown.
 
-    embeddings: float32 [n, d]. Where no class is known, all are as probable.
+    embeddings: float32 [n, d]. If no class is known, all are equally probable.
     """
     return F.log_softmax(negative_distances(embeddings, prototypes, distance), -1)
 
 
 def negative_distances(embeddings: Tensor, prototypes: Prototypes, distance: Distance) -> Tensor:
-    """Return -d(f, c_k), [..., n, C], -inf where a class is unknown and another is not."""
+    """Return -d(f, c_k), [..., n, C]; -inf where a class is unknown, unless all are unknown."""
     apart = _euclidean(embeddings, prototypes.centres)
     if distance != "euclidean":
         apart = apart.square() / (embeddings.shape[-1] if distance == "mean_squared" else 1)
@@ -74,7 +75,7 @@ def negative_distances(embeddings: Tensor, prototypes: Prototypes, distance: Dis
 
 
 def _euclidean(embeddings: Tensor, centres: Tensor) -> Tensor:
-    """Return ||f - c||, [..., n, C]; the gradient is 0 where it is 0."""
+    """Return ||f - c||, [..., n, C]. The gradient is 0 where the distance is 0."""
     if torch.compiler.is_exporting():  # ONNX has no cdist
         apart: Tensor = embeddings[:, None] - centres[..., None, :, :]
         return apart.square().sum(-1).sqrt()
@@ -83,16 +84,22 @@ def _euclidean(embeddings: Tensor, centres: Tensor) -> Tensor:
 
 
 def sharpened(answers: Tensor, temperature: float) -> Tensor:
-    """Return p_k^(1/T) / sum p^(1/T) (Eq. 3): [n, C], rows sum to 1. answers: likewise. T > 0."""
+    """Return p_k^(1/T) / sum p^(1/T) (Eq. 3): [n, C], rows sum to 1.
+
+    answers: p, [n, C], rows sum to 1. temperature: T > 0.
+    """
     return torch.softmax(answers.log() / temperature, 1)
 
 
 def pseudo_labels(answers: Tensor, thresholds: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return targets [n, C] and which of them count, bool [n].
+    """Return targets [n, C], and which of them are used, bool [n].
 
-    answers: p_ij of each site's prototypes, [H, n, C], H >= 1, rows sum to 1. thresholds: T(k),
-    [C]. A site's answer passes where its greatest probability is above the threshold of its class.
-    The target is the sharpened mean of those that pass; where none does, it does not count.
+    answers: p_ij by each site's prototypes, [H, n, C], H >= 1, rows sum to 1.
+    thresholds: T(k), [C].
+
+    A site's answer passes where its highest probability exceeds the threshold of its class. The
+    target is the sharpened mean of the answers that pass. Where none passes, the target is not
+    used.
     """
     top, label = answers.max(-1)
     passed = top > thresholds[label]
@@ -102,16 +109,16 @@ def pseudo_labels(answers: Tensor, thresholds: Tensor, temperature: float) -> tu
 
 
 def pseudo_label_loss(log_own: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
-    """Return the cross entropy of the targets that count, summed, / n (Eq. 12); 0 of no images.
+    """Return the summed cross entropy of the targets that are used, over n (Eq. 12); 0 if n is 0.
 
-    log_own: ln p [n, C]; -inf only where the target is 0.
+    log_own: ln p, [n, C]; -inf only where the target is 0.
     """
     terms = (targets * log_own.masked_fill(log_own.isneginf(), 0)).sum(1)
     return -(terms * counts).sum() / max(len(terms), 1)
 
 
 def learning_states(answers: Tensor, cap: float) -> Tensor:
-    """Return sigma(k): how many of n images are sure, above `cap`, to be of class k (Eq. 6).
+    """Return sigma(k), how many of n images have a probability above `cap` for class k (Eq. 6).
 
     answers: [n, C], rows sum to 1. Returns int64 [C].
     """
@@ -122,8 +129,10 @@ def learning_states(answers: Tensor, cap: float) -> Tensor:
 def flexible_thresholds(states: Tensor, images: int, cap: float) -> Tensor:
     """Return T(k) = cap sigma(k) / max(max sigma, m - sum sigma), float32 [C] (Eqs. 8 and 9).
 
-    states: sigma(k), int64 [C]. images: m, of which they are counts. While most images are not
-    sure, all thresholds are low; where none is, they are 0.
+    states: sigma(k), int64 [C].
+    images: m, the number of images that were counted.
+
+    While most images are uncertain, all thresholds are low; where no image is certain, they are 0.
     """
     most = torch.maximum(states.max(), images - states.sum()).clamp_min(1)
     return cap * states.float() / most
@@ -131,7 +140,10 @@ def flexible_thresholds(states: Tensor, images: int, cap: float) -> Tensor:
 
 @torch.no_grad()
 def embedded(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
-    """Return embeddings without dropout, float32 [n, d], n >= 0; the model is left in eval mode."""
+    """Return embeddings without dropout, float32 [n, d], n >= 0.
+
+    The model is left in evaluation mode.
+    """
     model.eval()
     return torch.cat([
         model.embed(features_of(model, batch, normalise)).float()
@@ -140,10 +152,11 @@ def embedded(model: Network, images: Tensor, normalise: Normalise) -> Tensor:
 
 
 class PrototypeHead(nn.Linear):
-    """A head that answers by distance: -d(f, c_k) in the place of a linear layer's logits.
+    """A head that answers by distance: its logits are -d(f, c_k) in place of a linear layer's.
 
-    weight: the prototypes, [C, d]. bias: [C], 1 where there is one, 0 where a class has none. Named
-    and shaped as of the head whose place it takes, so it is stored and read as that is.
+    weight: the prototypes, [C, d]. bias: [C], 1 where a class has a prototype, else 0. Names and
+    shapes are those of the linear head that it replaces, so that it is stored and read in the same
+    way.
     """
 
     def __init__(self, features: int, classes: int, distance: Distance) -> None:
@@ -152,7 +165,7 @@ class PrototypeHead(nn.Linear):
 
     @classmethod
     def of(cls, prototypes: Prototypes, distance: Distance) -> "PrototypeHead":
-        """Return the head with these prototypes, [C, d], on their device."""
+        """Return a head with these prototypes, [C, d], on their device."""
         classes, features = prototypes.centres.shape
         head = cls(features, classes, distance).to(prototypes.centres.device)
         with torch.no_grad():
@@ -161,7 +174,7 @@ class PrototypeHead(nn.Linear):
         return head
 
     def forward(self, embedding: Tensor) -> Tensor:
-        """[n, d] -> [n, C], float32 whatever the network computes in."""
+        """Compute [n, d] -> [n, C] in float32, whatever type the network computes in."""
         with torch.autocast(embedding.device.type, enabled=False):
             prototypes = Prototypes(self.weight, self.bias > 0.5)
             return negative_distances(embedding.float(), prototypes, self.distance)

@@ -1,4 +1,4 @@
-"""Mini-batches: how a site's images are cut into them, and what a step is."""
+"""Mini-batches: what a step is, and how the images of a site are cut into them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from fedapp.core.errors import ConfigError
 
 View = Callable[[Tensor], Tensor]
-"""uint8 images -> uint8 images, a random view of each."""
+"""uint8 images -> uint8 images: a random view of each."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A mini-batch and its loss: a function of the network, whichever it is given.
+    """A mini-batch and its loss, a function of the network that it is given.
 
-    loss: of a network and the batch, a scalar with its graph. batch: inputs as the network takes
-    them, and what is known of them. mean: the loss is a mean over the batch's images, of which each
-    tensor in it has a row.
+    loss: (network, *batch) -> a scalar with its graph.
+    batch: the inputs as the network takes them, and what is known of them.
+    mean: whether the loss is a mean over the batch's images. Then every tensor of `batch` has a row
+    for each image.
     """
 
     loss: Callable[..., Tensor]
@@ -28,14 +29,15 @@ class Step:
     mean: bool = False
 
     def __call__(self, network: nn.Module) -> Tensor:
-        """Return the loss under the network as it is."""
+        """Return the loss under the network as it is now."""
         return self.loss(network, *self.batch)
 
     def pieces(self, most: int) -> Iterator[tuple[float, "Step"]]:
-        """Yield steps of at most `most` images, at least two, and the share of all that each has.
+        """Yield steps of at least two and at most `most` images, each with its share of the batch.
 
-        The losses, each times its share, add up to this step's where no image counts in another's
-        answer, as under batch norm. Raises ConfigError where the loss is no mean over images.
+        The losses of the pieces, each times its share, sum to the loss of this step, unless one
+        image influences the answer to another, as under batch norm. Raises ConfigError where the
+        loss is not a mean over images.
         """
         images = len(self.batch[0])
         if images <= most:
@@ -52,19 +54,20 @@ class Step:
 
 
 def batches(order: Tensor, size: int) -> Iterator[Tensor]:
-    """Split indices [n] into batches of equal length, to within one: at most `size`, at least two.
+    """Split indices [n] into batches of nearly equal length, between two and `size` images.
 
-    A last batch of what remains would hold two or three images, and batch norm over so few wrecks
-    the weights. Where n is 1 the batch has one image; 3 images at size 2 stay together.
+    Lengths differ by at most one. A shorter last batch could hold two or three images, and batch
+    norm over so few ruins the weights. Exceptions: where n is 1, the batch has one image; three
+    images at size 2 stay together.
     """
     count = min(-(-len(order) // size), max(len(order) // 2, 1))
     yield from order.tensor_split(count) if len(order) else ()
 
 
 def repeated(epoch: Callable[[], Iterator[Step]], epochs: int, steps: int | None) -> Iterator[Step]:
-    """Yield the mini-batches of `epochs` passes or, unless `steps` is None, that many.
+    """Yield the mini-batches of `epochs` passes or, if `steps` is not None, that many mini-batches.
 
-    epoch: one pass in a new order; it may be empty.
+    epoch: starts a pass in a new order; the pass may be empty.
     """
     if steps is None:
         yield from chain.from_iterable(epoch() for _ in range(epochs))
@@ -81,11 +84,11 @@ def repeated(epoch: Callable[[], Iterator[Step]], epochs: int, steps: int | None
 def paired(
     labelled: int, total: int, size: int, shuffle: torch.Generator, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """One epoch of mini-batches of both kinds of images: indices of labelled ones, of others.
+    """Yield one epoch of mini-batches of both kinds: indices of labelled and of unlabelled images.
 
-    Images 0 ... labelled - 1 have labels, the others up to `total` have none; there are both. The
-    larger part is cut into `batches` and seen once; the smaller gives as many images to each step,
-    or all that it has, and is seen as often as it takes.
+    Images 0 ... labelled - 1 are labelled, those from there to `total` are not; there are both
+    kinds. The larger part is cut into `batches` and seen once. The smaller part contributes equally
+    many images to each step, or all that it has, and repeats as often as necessary.
     """
     lengths = (labelled, total - labelled)
     largest = max(lengths)

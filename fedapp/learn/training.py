@@ -17,7 +17,7 @@ from fedapp.learn.uncertainty import Normalise, inputs_per_pass
 from fedapp.learn.work_counter import count_work
 
 RMSPROP_DECAY, RMSPROP_EPSILON = 0.9, 1e-7
-"""Of RMSprop, as Keras has them: what a step keeps of the running squares, added to their root."""
+"""RMSprop as in Keras: decay of the running squares, and what is added to their root."""
 
 
 def train(
@@ -31,12 +31,13 @@ def train(
     shuffle: torch.Generator,
     view: View = lambda images: images,
 ) -> float:
-    """Train in place on soft targets (Eqs. 1 to 5); return the mean loss, 0 without training.
+    """Train in place on soft targets (Eqs. 1 to 5). Return the mean loss, 0 without any step.
 
-    images: uint8 [n, c, h, w]; targets: float32 [n, C], one-hot for the first `labelled` images,
-    soft pseudo-labels for the others; both on the model's device. Dropout draws from torch's global
-    generator: call it inside `rng.seeded`. A site with a single image keeps batch norm in eval
-    mode (see `batches`).
+    images: uint8 [n, c, h, w]. targets: float32 [n, C], one-hot for the first `labelled` images,
+    soft pseudo-labels for the others. Both are on the model's device.
+
+    Dropout draws from torch's global generator, so call this inside `rng.seeded`. At a site with a
+    single image, batch norm stays in evaluation mode (see `batches`).
     """
     count, size = len(images), settings.batch_size
     in_pairs = settings.batches == "paired" and 0 < labelled < count
@@ -73,13 +74,14 @@ def descend(
     penalty: Penalty | None = None,
     squares: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> float | None:
-    """Minimise each step's loss, plus `penalty`, in place by `settings.optimiser`.
+    """Minimise each step's loss plus `penalty`, in place, with `settings.optimiser`.
 
-    squares: by name, RMSprop's running squares to go on from, changed in place; none: from 0.
+    squares: running squares by parameter name from which RMSprop continues, updated in place; where
+    there are none, it begins at 0.
 
-    Gradients are at most `LONGEST_GRADIENT` long. Returns the mean loss over the steps without the
-    penalty, None without steps. Dropout draws from torch's global generator: call it inside
-    `rng.seeded`.
+    Gradients are clipped to `MAX_GRADIENT_NORM`. Returns the mean loss over the steps, without the
+    penalty; None if there was no step. Dropout draws from torch's global generator, so call this
+    inside `rng.seeded`.
     """
     parameters = list(model.parameters())
     optimiser = optimiser_of(parameters, settings)
@@ -105,7 +107,7 @@ def _take(
     penalty: Penalty | None,
     step: Step,
 ) -> Tensor:
-    """Take a step; return its loss without the penalty, and without its graph."""
+    """Take one optimiser step. Return its loss without the penalty, detached from its graph."""
     loss = step(model)
     optimiser.zero_grad()
     (loss if penalty is None else loss + penalty(parameters)).backward()
@@ -122,9 +124,9 @@ def _in_pieces(
     most: int,
     step: Step,
 ) -> Tensor:
-    """Take a step as `_take` does, but with at most so many images in the network at a time.
+    """Take one optimiser step as `_take` does, with at most `most` images in the network at a time.
 
-    The pieces' gradients add up, so memory is that of a piece.
+    The gradients of the pieces are accumulated, so the memory needed is that of one piece.
     """
     optimiser.zero_grad()
     total = torch.zeros((), device=parameters[0].device)
@@ -140,7 +142,7 @@ def _in_pieces(
 
 
 def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optimizer | Sgd:
-    """Return a new optimiser of these leaf tensors, as `training.optimiser` says."""
+    """Return a new optimiser, as `training.optimiser` says, of these leaf tensors."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.optimiser == "rmsprop":
         return torch.optim.RMSprop(
@@ -155,7 +157,10 @@ def optimiser_of(parameters: Sequence[Tensor], settings: TrainSettings) -> Optim
 
 
 def freeze_batch_norm(model: nn.Module) -> None:
-    """Put every batch norm in eval mode: it uses its running statistics and leaves them alone."""
+    """Put every batch norm into evaluation mode.
+
+    It then uses its running statistics and does not update them.
+    """
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
@@ -163,9 +168,12 @@ def freeze_batch_norm(model: nn.Module) -> None:
 
 @torch.no_grad()
 def recalibrate(model: Network, images: Tensor, normalise: Normalise) -> None:
-    """Recompute every batch norm's running statistics on these images, in place; no labels needed.
+    """Recompute the running statistics of every batch norm on these images, in place.
 
-    The statistics become the plain mean over the batches. Fewer than two images: left as they are.
+    Labels are not needed.
+
+    The statistics become the plain mean over the batches. With fewer than two images nothing
+    changes.
     """
     if len(images) < 2:
         return

@@ -1,6 +1,6 @@
-"""How much a site learned: optimiser steps, and images that went into them.
+"""Counts the training work of a site: optimiser steps, and the images that went into them.
 
-What is counted decides nothing: a run with and without it has the same bits.
+Counting influences nothing: results with and without it are equal to the bit.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 @dataclass
 class WorkCount:
-    """Counts of one task.
+    """The work of one task.
 
-    steps: by every optimiser, of all of a site's networks. images: of the mini-batches, each view
-    and each repeat counted; a mini-batch that several steps use one after the other counts once.
+    steps: of every optimiser of all networks of a site.
+    images: of all mini-batches, counting each view and each repetition; a mini-batch that several
+    consecutive steps use counts once.
     """
 
     steps: int = 0
@@ -26,7 +27,7 @@ _NOW: ContextVar[WorkCount | None] = ContextVar("worked", default=None)
 
 @contextmanager
 def counting_work() -> Iterator[WorkCount]:
-    """Count what is done inside."""
+    """Count the work that is done within the context."""
     done = WorkCount()
     token = _NOW.set(done)
     try:
@@ -36,7 +37,7 @@ def counting_work() -> Iterator[WorkCount]:
 
 
 def count_work(steps: int = 0, images: int = 0) -> None:
-    """Add to the counts of the task under way; outside of one nothing is counted."""
+    """Add to the counts of the current task; outside `counting_work` nothing is counted."""
     if (done := _NOW.get()) is not None:
         done.steps += steps
         done.images += images

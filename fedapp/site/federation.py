@@ -29,10 +29,10 @@ from fedapp.data.sites import SPECIAL, SiteData, describe_bags_of_sites
 from fedapp.data.split.groups import (
     Numbers,
     check_patients,
+    count_test_copies,
     describe_copies,
     equal_inputs,
     joined_groups,
-    test_copies,
 )
 from fedapp.data.split.manifest import Manifest
 from fedapp.data.split.partition import partition
@@ -146,7 +146,7 @@ class LoadedSites:
 
         Empty words: none is.
         """
-        found, of = test_copies(self.dealt.site(k) for k in range(sites))
+        found, of = count_test_copies(self.dealt.site(k) for k in range(sites))
         return found, describe_copies(found, of, self.are_images)
 
 

@@ -1,13 +1,8 @@
 """RandAugment's operations by Pillow, as the code of FixMatch's authors calls it."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
-from torch import Tensor
 
 from fedapp.data.randaugment import GEOMETRY, GREY, PIXELS
 
@@ -17,27 +12,27 @@ POOL = [(act.__name__, low, high) for act, low, high in PIXELS] + [
 """Every operation with its least and its greatest magnitude."""
 
 
-def as_pillow(image: Tensor) -> Image.Image:
+def as_pillow(image):
     """uint8 [1 or 3, h, w] as an image of Pillow."""
     return Image.fromarray((image[0] if len(image) == 1 else image.permute(1, 2, 0)).numpy())
 
 
-def as_tensor(array: NDArray[Any]) -> Tensor:
+def as_tensor(array):
     """Pixels [h, w] or [h, w, 3] as uint8 [1 or 3, h, w]."""
     pixels = torch.from_numpy(array)
     return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
 
 
-def through_pillow(images: Tensor, act: Callable[[Image.Image], Image.Image]) -> Tensor:
+def through_pillow(images, act):
     """Apply a function of Pillow to each of the images [n, c, h, w]."""
     return torch.stack([as_tensor(np.array(act(as_pillow(image)))) for image in images])
 
 
-def pillows(name: str, level: int) -> Callable[[Image.Image], Image.Image]:
+def pillows(name, level):
     """Pillow's own call for one operation at a magnitude."""
     v = level / 65536
 
-    def transform(image: Image.Image) -> Image.Image:
+    def transform(image):
         width, height = image.size
         fill = (GREY,) * 3 if image.mode == "RGB" else GREY
         if name == "rotate":
@@ -50,7 +45,7 @@ def pillows(name: str, level: int) -> Callable[[Image.Image], Image.Image]:
         }[name]
         return image.transform(image.size, Image.Transform.AFFINE, matrix, fillcolor=fill)
 
-    def stretched(image: Image.Image) -> Image.Image:
+    def stretched(image):
         table = []  # Pillow's autocontrast, without its error of rounding
         for low, high in np.atleast_2d(image.getextrema()).tolist():
             span = high - low

@@ -26,15 +26,15 @@ SHAPES = [
 views = pytest.mark.parametrize("view", [weak, strong, cutout])
 
 
-def stream(seed: int = 0) -> torch.Generator:
+def stream(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def noise(*shape: int, seed: int = 1) -> Tensor:
+def noise(*shape, seed=1):
     return torch.randint(256, shape, generator=stream(seed)).to(torch.uint8)
 
 
-def places(count: int, height: int, width: int) -> Tensor:
+def places(count, height, width):
     """Images whose first channel is the row, the second the column of a pixel."""
     rows = torch.arange(height)[:, None].expand(height, width)
     columns = torch.arange(width).expand(height, width)
@@ -45,7 +45,7 @@ def places(count: int, height: int, width: int) -> Tensor:
 # What may be mirrored
 
 
-def test_every_data_set_is_decided() -> None:
+def test_every_data_set_is_decided():
     decided = {name: flips(name) for name in datasets.NAMES}
     assert {name for name, mirrored in decided.items() if not mirrored} == {
         "digits",
@@ -61,7 +61,7 @@ def test_every_data_set_is_decided() -> None:
     assert augment._FLIPS.keys() == decided.keys()
 
 
-def test_an_undecided_data_set_is_an_error() -> None:
+def test_an_undecided_data_set_is_an_error():
     with pytest.raises(ConfigError, match=r"'chestmnist': undecided.*fedapp/data/augment\.py"):
         flips("chestmnist")
 
@@ -69,7 +69,7 @@ def test_an_undecided_data_set_is_an_error() -> None:
 # The weak view
 
 
-def drawn_shifts(images: Tensor, flip: bool) -> tuple[Tensor, Tensor, Tensor]:
+def drawn_shifts(images, flip):
     """Return mirrored, down, right of every weak view of `places` [n]."""
     _, _, height, width = images.shape
     seen = weak(images, flip, stream(3)).long()
@@ -79,19 +79,7 @@ def drawn_shifts(images: Tensor, flip: bool) -> tuple[Tensor, Tensor, Tensor]:
     return mirrored, seen[:, 0, y, x] - y, column - x
 
 
-@pytest.mark.parametrize(("side", "limit"), [(8, 1), (15, 1), (28, 3), (32, 4), (96, 12)])
-def test_shifts_reach_an_eighth_and_no_further(side: int, limit: int) -> None:
-    _, down, right = drawn_shifts(places(2000, side, side), flip=True)
-    for shift in (down, right):
-        assert shift.unique().tolist() == list(range(-limit, limit + 1))
-
-
-def test_sides_are_shifted_by_their_own_eighths() -> None:
-    _, down, right = drawn_shifts(places(2000, 8, 96), flip=False)
-    assert (down.abs().max(), right.abs().max()) == (1, 12)
-
-
-def test_flips_and_shifts_are_uniform_and_independent() -> None:
+def test_flips_and_shifts_are_uniform_and_independent():
     """2 x 7 x 7 equally likely cases: chi-square with 97 degrees of freedom.
 
     False alarm: 1 in 10 million streams (quantile 187.5); the stream is fixed.
@@ -104,25 +92,8 @@ def test_flips_and_shifts_are_uniform_and_independent() -> None:
     assert float(((seen - expected) ** 2 / expected).sum()) < 187.5
 
 
-def test_weak_view_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mirrored, then one pixel up and two to the left of a frame mirrored about its edges."""
-    row = torch.arange(16, dtype=torch.uint8)
-    image = (row + 16 * torch.arange(8, dtype=torch.uint8)[:, None])[None, None]
-    answers = iter([torch.tensor([[1]]), torch.tensor([[1]]), torch.tensor([[2]])])
-    monkeypatch.setattr(torch, "randint", lambda *args, **kwargs: next(answers))
-    seen = weak(image, True, stream())
-    assert seen[0, 0, 0].tolist() == [*range(16 + 13, 16 - 1, -1), 16 + 1, 16 + 2]
-    assert seen[0, 0, :, 0].tolist() == [13 + 16 * y for y in (1, 2, 3, 4, 5, 6, 7, 6)]
-
-
-def test_no_shift_no_flip_is_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = noise(40, 3, 32, 32)
-    monkeypatch.setattr(torch, "randint", lambda *a, **k: torch.zeros(40, 1, dtype=torch.int64))
-    assert torch.equal(weak(images, True, stream()), images)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
-def test_weak_views_one_by_one(shape: tuple[int, int, int, int]) -> None:
+def test_weak_views_one_by_one(shape):
     """The same draws, image by image, with torch's own padding."""
     count, _, height, width = shape
     images, draws = noise(*shape), stream()
@@ -142,7 +113,7 @@ def test_weak_views_one_by_one(shape: tuple[int, int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (300, 1, 28, 28), (300, 3, 16, 24)])
-def test_strong_views_one_by_one(shape: tuple[int, int, int, int]) -> None:
+def test_strong_views_one_by_one(shape):
     """The same draws, image by image, by Pillow: every bit, all 14 operations, twice."""
     count, _, height, width = shape
     images, draws = noise(*shape), stream()
@@ -163,7 +134,7 @@ def test_strong_views_one_by_one(shape: tuple[int, int, int, int]) -> None:
         assert torch.equal(found, as_tensor(array))
 
 
-def test_operations_and_magnitudes_are_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_and_magnitudes_are_uniform(monkeypatch):
     """14 x 14 pairs of operations, and solarize's 257 thresholds: chi-square.
 
     False alarm: 1 in 10 million streams for each (quantiles 315.6 and 391.5 at 195 and 256 degrees
@@ -171,11 +142,11 @@ def test_operations_and_magnitudes_are_uniform(monkeypatch: pytest.MonkeyPatch) 
     """
     calls: list[tuple[Tensor, Tensor]] = []
 
-    def operate(images: Tensor, drawn: Tensor, level: Tensor, coefficients: Tensor) -> Tensor:
+    def operate(images, drawn, level, coefficients):
         calls.append((drawn, level))
         return images
 
-    def chi_square(cases: Tensor, number: int) -> float:
+    def chi_square(cases, number):
         expected = len(cases) / number
         return float(((cases.bincount(minlength=number) - expected) ** 2 / expected).sum())
 
@@ -188,16 +159,7 @@ def test_operations_and_magnitudes_are_uniform(monkeypatch: pytest.MonkeyPatch) 
     assert chi_square(torch.cat([level[first == solarize], other[second == solarize]]), 257) < 391.5
 
 
-@pytest.mark.parametrize(("name", "low", "high"), POOL)
-def test_magnitudes_are_drawn_over_their_whole_range(name: str, low: int, high: int) -> None:
-    drawn = POOL.index((name, low, high))
-    least, choices = augment._RANGES[drawn].tolist()
-    nearly = float(np.nextafter(1.0, 0.0))
-    assert least == low
-    assert least + int(nearly * choices) == high
-
-
-def test_the_pool_is_fixmatchs() -> None:
+def test_the_pool_is_fixmatchs():
     """Sohn et al. 2020, appendix: RandAugment's transformations and their ranges."""
     factor = (0.05, 0.95)
     wanted = {
@@ -227,24 +189,7 @@ def test_the_pool_is_fixmatchs() -> None:
         assert high - 0.001 <= found[name][1] <= high
 
 
-def test_cutout_covers_half_of_each_side_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A square of 14 of 28 pixels, its centre anywhere: a quarter of it stays in the image.
-
-    Mean of the part covered: each axis keeps sum_c (min(c + 7, 28) - max(c - 7, 0)) / 28 =
-    (28 * 14 - 28 - 21) / 28 = 12.25 pixels. False alarm: 5 sigma, 1 in 1.7 million streams.
-    """
-    monkeypatch.setattr(augment, "_operate", lambda images, *rest: images)
-    count = 4000
-    seen = strong(torch.zeros(count, 1, 28, 28, dtype=torch.uint8), False, stream())[:, 0]
-    heights, widths = (seen == GREY).any(2).sum(1), (seen == GREY).any(1).sum(1)
-    assert torch.equal((seen == GREY).sum((1, 2)), heights * widths)
-    for sides in (heights, widths):
-        assert (sides.min(), sides.max()) == (7, 14)
-        error = sides.double().std() / count**0.5
-        assert abs(sides.double().mean() - 12.25) < 5 * error
-
-
-def test_cutout_alone_is_a_weak_view_with_one_grey_square() -> None:
+def test_cutout_alone_is_a_weak_view_with_one_grey_square():
     """The same draws by hand: first those of the weak view, then two centres."""
     images, draws = noise(40, 3, 28, 32), stream()
     wanted = weak(images, True, draws)
@@ -253,14 +198,7 @@ def test_cutout_alone_is_a_weak_view_with_one_grey_square() -> None:
     for view, y, x in zip(wanted, rows, columns, strict=True):
         view[:, max(y - 7, 0) : y + 7, max(x - 7, 0) : x + 7] = GREY
     assert torch.equal(cutout(images, True, stream()), wanted)
-
-
-def test_a_strong_view_by_its_name() -> None:
-    images = noise(12, 1, 28, 28)
-    assert STRONG_VIEWS.keys() == {"randaugment", "cutout", "weak"}
-    for name, view in (("randaugment", strong), ("cutout", cutout), ("weak", weak)):
-        seen = STRONG_VIEWS[name](images, True, stream())
-        assert torch.equal(seen, view(images, True, stream())), name
+    assert STRONG_VIEWS == {"randaugment": strong, "cutout": cutout, "weak": weak}
 
 
 # All views
@@ -269,9 +207,7 @@ def test_a_strong_view_by_its_name() -> None:
 @views
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("shape", [(0, 1, 8, 8), *SHAPES])
-def test_views_are_like_their_images(
-    view: View, flip: bool, shape: tuple[int, int, int, int]
-) -> None:
+def test_views_are_like_their_images(view, flip, shape):
     images = noise(*shape)
     before = images.clone()
     seen = view(images, flip, stream())
@@ -282,10 +218,10 @@ def test_views_are_like_their_images(
 
 
 @views
-def test_the_stream_decides(view: View) -> None:
+def test_the_stream_decides(view):
     images = noise(12, 1, 28, 28)
 
-    def seen(*key: int) -> Tensor:
+    def seen(*key):
         return view(images, True, torch_stream(1, "augment", *key))
 
     assert torch.equal(seen(4, 2), seen(4, 2))
@@ -296,7 +232,7 @@ def test_the_stream_decides(view: View) -> None:
 
 
 @views
-def test_no_other_generator_is_touched(view: View) -> None:
+def test_no_other_generator_is_touched(view):
     before = torch.get_rng_state()
     view(noise(12, 1, 28, 28), True, stream())
     assert torch.equal(torch.get_rng_state(), before)
@@ -304,7 +240,7 @@ def test_no_other_generator_is_touched(view: View) -> None:
 
 @views
 @pytest.mark.parametrize("flip", [False, True])
-def test_as_many_numbers_whatever_is_drawn(view: View, flip: bool) -> None:
+def test_as_many_numbers_whatever_is_drawn(view, flip):
     """After views of other images, sizes, and with or without flips, the stream is at one place."""
     ends = []
     for images in (noise(12, 1, 28, 28), noise(12, 3, 8, 96), torch.zeros(12, 1, 9, 9).byte()):
@@ -318,14 +254,14 @@ def test_as_many_numbers_whatever_is_drawn(view: View, flip: bool) -> None:
 
 @views
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_view_depends_on_its_own_image_alone(view: View, channels: int) -> None:
+def test_a_view_depends_on_its_own_image_alone(view, channels):
     images, others = noise(40, channels, 28, 28), noise(40, channels, 28, 28, seed=2)
     mixed = torch.where((torch.arange(40) % 3 == 0).view(-1, 1, 1, 1), images, others)
     seen, again = view(images, True, stream()), view(mixed, True, stream())
     assert torch.equal(seen[::3], again[::3])
 
 
-def test_nothing_is_mirrored_where_that_is_not_allowed() -> None:
+def test_nothing_is_mirrored_where_that_is_not_allowed():
     mirrored, _, _ = drawn_shifts(places(2000, 28, 28), flip=False)
     assert not mirrored.any()
     # Off and on share all their draws: the views that are not mirrored are the same.
@@ -337,7 +273,7 @@ def test_nothing_is_mirrored_where_that_is_not_allowed() -> None:
 
 
 @views
-def test_nobody_waits_for_the_device(view: View) -> None:
+def test_nobody_waits_for_the_device(view):
     """A meta tensor has no values: reading one back from the device would fail."""
     images = torch.empty(64, 3, 28, 28, dtype=torch.uint8, device="meta")
     seen = view(images, True, stream())
@@ -347,6 +283,6 @@ def test_nobody_waits_for_the_device(view: View) -> None:
 @pytest.mark.cuda
 @views
 @pytest.mark.parametrize("shape", [(300, 1, 28, 28), (300, 3, 32, 32)])
-def test_a_gpu_gives_the_same_bits(view: View, shape: tuple[int, int, int, int]) -> None:
+def test_a_gpu_gives_the_same_bits(view, shape):
     images = noise(*shape)
     assert torch.equal(view(images.cuda(), True, stream()).cpu(), view(images, True, stream()))

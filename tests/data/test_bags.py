@@ -1,8 +1,6 @@
 """Bags as supervision: how a site's training inputs are dealt into them, and who may see what."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from fedapp.core.errors import DataError
 from fedapp.core.settings import SplitSettings
 from fedapp.data.bag_proportions import condition_number, proportions_of
 from fedapp.data.simulated_sites import SimulatedSites
-from fedapp.data.sites import Bags, SiteData
+from fedapp.data.sites import Bags
 from fedapp.data.split.bags import BagAssignment
 from fedapp.data.split.manifest import TRAIN, Manifest
 from fedapp.data.split.partition import partition
@@ -24,20 +22,18 @@ from tests.data.test_sites import numbers, pool
 CPU = torch.device("cpu")
 
 
-def dealt(
-    count: int = 400, bags: int = 4, seed: int = 0, clients: int = 4, **split: Any
-) -> tuple[Manifest, SimulatedSites]:
+def dealt(count=400, bags=4, seed=0, clients=4, **split):
     images, settings = pool(count), SplitSettings(num_clients=clients, bags=bags, **split)
     manifest = partition(images.labels, settings, seed, "x")
     return manifest, SimulatedSites(images, manifest, CPU, prior_noise=settings.prior_noise)
 
 
-def bagged(manifest: Manifest) -> BagAssignment:
+def bagged(manifest):
     assert manifest.bagged is not None
     return manifest.bagged
 
 
-def bags_of(data: SiteData) -> Bags:
+def bags_of(data):
     known = data.parts["bags"].supervision
     assert isinstance(known, Bags)
     return known
@@ -46,8 +42,8 @@ def bags_of(data: SiteData) -> Bags:
 @given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 40), st.integers(0, 2**40))
 @settings(deadline=None, max_examples=40)
 def test_every_training_input_is_in_one_bag_and_the_proportions_are_exact(
-    count: int, bags: int, clients: int, seed: int
-) -> None:
+    count, bags, clients, seed
+):
     images = pool(count)
     manifest, sites = dealt(count, bags, seed, clients)
     for k in range(clients):
@@ -65,23 +61,14 @@ def test_every_training_input_is_in_one_bag_and_the_proportions_are_exact(
             assert torch.equal(shares[b], mean if len(inside) else torch.zeros(3).double())
 
 
-def test_bags_of_a_site_have_different_mixes() -> None:
+def test_bags_of_a_site_have_different_mixes():
     """Dir_4(1): the share of a class in a bag, among all its inputs, has deviation 0.19."""
     _, sites = dealt(4000)
     found = torch.stack([bags_of(sites.site(k)).proportions for k in range(4)])  # [4, B, C]
     assert found.std(1).mean() > 0.08  # between the bags of one site; drawn evenly 0.03
 
 
-def test_one_bag_is_the_sites_own_mix() -> None:
-    manifest, sites = dealt(bags=1)
-    for k in range(4):
-        labels = pool(400).labels[manifest.indices(k, TRAIN)]
-        assert bags_of(sites.site(k)).proportions[0].tolist() == pytest.approx(
-            (torch.bincount(labels, minlength=3) / len(labels)).tolist()
-        )
-
-
-def test_bags_move_no_image_and_draws_are_keyed_by_site() -> None:
+def test_bags_move_no_image_and_draws_are_keyed_by_site():
     plain = partition(pool(400).labels, SplitSettings(num_clients=4), 0, "x")
     with_bags, _ = dealt()
     assert np.array_equal(plain.site, with_bags.site)
@@ -91,7 +78,7 @@ def test_bags_move_no_image_and_draws_are_keyed_by_site() -> None:
     assert again.digest() == with_bags.digest() != plain.digest()
 
 
-def test_true_labels_of_bagged_images_are_behind_the_audit_alone() -> None:
+def test_true_labels_of_bagged_images_are_behind_the_audit_alone():
     manifest, sites = dealt()
     data = sites.site(1)
     hidden = pool(400).labels[manifest.indices(1, TRAIN)]
@@ -107,7 +94,7 @@ def test_true_labels_of_bagged_images_are_behind_the_audit_alone() -> None:
 # --- one class prevails ---------------------------------------------------------------------------
 
 
-def shares_of(manifest: Manifest) -> NDArray[np.float64]:
+def shares_of(manifest):
     """Return each bag's class proportions, [sites, bags, classes]."""
     counts = bagged(manifest).counts
     shares: NDArray[np.float64] = counts / counts.sum(2, keepdims=True)
@@ -116,7 +103,7 @@ def shares_of(manifest: Manifest) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("deal", ["dirichlet", "iid", "majority"])
 @pytest.mark.parametrize("bags", [1, 4, 30])
-def test_dominant_bags_have_equal_sizes_and_hold_all_images_once(deal: str, bags: int) -> None:
+def test_dominant_bags_have_equal_sizes_and_hold_all_images_once(deal, bags):
     manifest, sites = dealt(3000, bags, bag_mix="dominant", deal=deal)
     for k in range(4):
         data, sizes = sites.site(k), bagged(manifest).counts[k].sum(1)
@@ -125,7 +112,7 @@ def test_dominant_bags_have_equal_sizes_and_hold_all_images_once(deal: str, bags
         assert data.unlabelled.shape[0] == 0
 
 
-def test_a_class_prevails_in_its_bags() -> None:
+def test_a_class_prevails_in_its_bags():
     """Class m mod 3 of bag m: weight 10 of 10 + 2, times U[.1, 1]."""
     shares = shares_of(dealt(9000, 6, bag_mix="dominant", deal="iid")[0])
     dominant = shares[:, np.arange(6), np.arange(6) % 3]
@@ -136,7 +123,7 @@ def test_a_class_prevails_in_its_bags() -> None:
 @pytest.mark.parametrize(
     ("bags", "least", "most"), [(10, 2.4, 8.5), (20, 2.4, 4.3), (40, 2.4, 3.5)]
 )
-def test_dominant_bags_of_ten_classes_tell_them_apart(bags: int, least: float, most: float) -> None:
+def test_dominant_bags_of_ten_classes_tell_them_apart(bags, least, most):
     """The authors' have a condition number of some 6, 3.4 and 2.8; these are five seeds' ranges."""
     labels = torch.arange(9_600) % 10
     split = SplitSettings(num_clients=1, bags=bags, bag_mix="dominant", deal="iid")
@@ -147,12 +134,12 @@ def test_dominant_bags_of_ten_classes_tell_them_apart(bags: int, least: float, m
     assert least < min(found) and max(found) < most
 
 
-def test_sites_that_differ_have_tables_of_their_own() -> None:
+def test_sites_that_differ_have_tables_of_their_own():
     shares = shares_of(dealt(9000, 6, bag_mix="dominant", dirichlet_alpha=1000.0)[0])
     assert np.abs(shares - shares[0]).max() > 0.05
 
 
-def test_official_bags_repeat_images_and_leave_others_out() -> None:
+def test_official_bags_repeat_images_and_leave_others_out():
     """12 bags of 3 classes: a quarter of the images (n_c C / B of each class), some repeated."""
     manifest, sites = dealt(9000, 12, bag_mix="official", deal="iid")
     known, data = bagged(manifest), sites.site(1)
@@ -171,7 +158,7 @@ def test_official_bags_repeat_images_and_leave_others_out() -> None:
     assert data.audit is not None and data.audit.pseudo_label_errors(labels) == (0, len(held))
 
 
-def test_official_bags_of_sites_that_differ_take_all_of_a_rare_class() -> None:
+def test_official_bags_of_sites_that_differ_take_all_of_a_rare_class():
     """Two classes are most of a site's; of the third it has fewer than most bags are to hold."""
     manifest, _ = dealt(9000, 6, clients=2, bag_mix="official", deal="majority")
     classes = pool(9000).labels.numpy()
@@ -182,15 +169,7 @@ def test_official_bags_of_sites_that_differ_take_all_of_a_rare_class() -> None:
         assert (counts.sum(1) <= own.sum() / 6).all()
 
 
-def test_official_bags_of_sites_that_differ_have_equal_sizes_where_no_class_is_rare() -> None:
-    manifest, _ = dealt(9000, 6, bag_mix="official", dirichlet_alpha=1e6)
-    for k in range(4):
-        wanted = len(manifest.indices(k, TRAIN)) / 6
-        sizes = bagged(manifest).counts[k].sum(1)
-        assert (sizes > wanted - 3).all() and (sizes <= wanted).all()  # each class rounded down
-
-
-def test_what_is_told_can_be_wrong_while_the_manifest_is_right() -> None:
+def test_what_is_told_can_be_wrong_while_the_manifest_is_right():
     manifest, exact = dealt(2000, deal="iid")
     noisy_manifest, told = dealt(2000, deal="iid", prior_noise=0.4)
     assert noisy_manifest.digest() == manifest.digest()
@@ -200,11 +179,11 @@ def test_what_is_told_can_be_wrong_while_the_manifest_is_right() -> None:
         assert 0.6 <= factors.min() < 1 < factors.max() <= 1.4
 
 
-def test_how_much_bags_tell_is_said_in_a_line() -> None:
+def test_how_much_bags_tell_is_said_in_a_line():
     eye, even = 5 * np.eye(3, dtype=np.int32), np.full((3, 3), 2, np.int32)
     nobody, nothing = np.empty(0, np.int32), np.empty((0, 2), np.int32)
 
-    def said(*counts: NDArray[np.int32]) -> str:
+    def said(*counts):
         return BagAssignment(nobody, nothing, np.stack(counts)).describe()
 
     assert said(eye, eye) == (
@@ -222,7 +201,7 @@ def test_how_much_bags_tell_is_said_in_a_line() -> None:
 # --- sites that know different things -------------------------------------------------------------
 
 
-def test_sites_take_turns_in_what_they_know() -> None:
+def test_sites_take_turns_in_what_they_know():
     manifest, sites = dealt(2000, clients=5, knows="labels, bags, nothing", label_share=0.25)
     plain = partition(pool(2000).labels, SplitSettings(num_clients=5, label_share=0.25), 0, "x")
     known = [sites.site(k) for k in range(5)]
@@ -237,25 +216,11 @@ def test_sites_take_turns_in_what_they_know() -> None:
     assert np.array_equal(bagless.visible, manifest.visible) and bagless.bagged is None
 
 
-@pytest.mark.parametrize(("split", "says"), [
-    ({"bags": 2, "labels": "all"}, "labels says nothing beside bags"),
-    ({"bags": 2, "label_share": 0.2}, "label_share says nothing where no site has labels"),
-    ({"bags": 2, "knows": "labels, nothing"}, "knows must name bags where bags is above 0"),
-    ({"knows": "labels, bags"}, "knows must name bags where bags is above 0"),
-    ({"bags": 2, "knows": "bags, label"}, "no such kind 'label'; did you mean 'labels'"),
-    ({"bag_mix": "dominant"}, "bag_mix says nothing without bags"),
-    ({"prior_noise": 0.1}, "prior_noise says nothing without bags"),
-])  # fmt: skip
-def test_settings_that_do_not_go_together_are_refused(split: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        SplitSettings(**split)
-
-
 # --- the saved split ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mix", ["dirichlet", "official"])
-def test_a_saved_split_keeps_its_bags(tmp_path: Path, mix: str) -> None:
+def test_a_saved_split_keeps_its_bags(tmp_path, mix):
     manifest, _ = dealt(bag_mix=mix)
     manifest.save(tmp_path / "m.safetensors")
     again = Manifest.load(tmp_path / "m.safetensors")
@@ -264,7 +229,7 @@ def test_a_saved_split_keeps_its_bags(tmp_path: Path, mix: str) -> None:
         assert np.array_equal(getattr(again.bagged, name), getattr(bagged(manifest), name))
 
 
-def test_bags_count_in_the_digest_and_fall_away_where_labels_are_revealed() -> None:
+def test_bags_count_in_the_digest_and_fall_away_where_labels_are_revealed():
     manifest, _ = dealt()
     known = bagged(manifest)
     turned = BagAssignment(
@@ -279,31 +244,29 @@ def test_bags_count_in_the_digest_and_fall_away_where_labels_are_revealed() -> N
     assert revealed.bagged is None and revealed.bags == 0 and revealed.visible.all()
 
 
-@pytest.mark.parametrize("wrong", [
-    "visible", "moved", "beyond", "negative", "dtype", "counts", "repeated", "classes",
+def visible(manifest):
+    return int(np.flatnonzero(manifest.visible)[0])
+
+
+def put(array, where, value):
+    array[where] = value
+    return array
+
+
+@pytest.mark.parametrize("change", [
+    lambda m, b: {"bag": put(b.bag, visible(m), 0)},  # a visible label
+    lambda m, b: {"bag": put(b.bag, np.flatnonzero(~m.visible)[0], -1)},  # moved out of its bag
+    lambda m, b: {"bag": put(b.bag, b.bag == 3, 4)},
+    lambda m, b: {"bag": put(b.bag, b.bag == -1, -2)},
+    lambda m, b: {"bag": b.bag.astype(np.int64)},
+    lambda m, b: {"counts": put(b.counts, (0, 0, 0), b.counts[0, 0, 0] + 1)},
+    lambda m, b: {"repeats": np.array([[visible(m), 0]], np.int32)},
+    lambda m, b: {"counts": b.counts[:, :, 1:]},
 ])  # fmt: skip
-def test_bags_that_do_not_fit_the_split_are_refused(wrong: str) -> None:
+def test_bags_that_do_not_fit_the_split_are_refused(change):
     manifest, _ = dealt()
-    bag, repeats, counts = (
-        array.copy() for array in (bagged(manifest).bag, bagged(manifest).repeats,
-                                   bagged(manifest).counts)
-    )  # fmt: skip
-    if wrong == "visible":
-        bag[np.flatnonzero(manifest.visible)[0]] = 0
-    elif wrong == "moved":
-        bag[np.flatnonzero(~manifest.visible)[0]] = -1
-    elif wrong == "beyond":
-        bag[bag == 3] = 4
-    elif wrong == "negative":
-        bag[bag == -1] = -2
-    elif wrong == "dtype":
-        bag = bag.astype(np.int64)
-    elif wrong == "counts":
-        counts[0, 0, 0] += 1
-    elif wrong == "repeated":
-        repeats = np.array([[np.flatnonzero(manifest.visible)[0], 0]], np.int32)
-    elif wrong == "classes":
-        counts = counts[:, :, 1:]
+    known = bagged(manifest)
+    copies = replace(known, bag=known.bag.copy(), counts=known.counts.copy())
     with pytest.raises(DataError, match=r"manifest: .*bag.*: make the split again") as caught:
-        replace(manifest, bagged=BagAssignment(bag, repeats, counts))
+        replace(manifest, bagged=replace(known, **change(manifest, copies)))
     assert "\n" not in str(caught.value)

@@ -1,7 +1,6 @@
 """Damage of every kind of file: bytes turned, and files cut off; one line of ours, or no harm."""
 
 import logging
-from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -22,9 +21,7 @@ RGB = np.stack([GREY, GREY // 2, 255 - GREY], 2)
 CELLS = np.random.default_rng(0).integers(0, 4096, (40, 36)).astype(np.uint16)
 
 
-def damaged(
-    whole: bytes, turned: Iterable[int], lengths: Iterable[int], by: int = 0xFF
-) -> Iterator[bytes]:
+def damaged(whole, turned, lengths, by=0xFF):
     """Yield a file's bytes with each of these places turned, then cut off at each length."""
     for at in turned:
         yield whole[:at] + bytes([whole[at] ^ by]) + whole[at + 1 :]

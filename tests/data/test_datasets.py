@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,21 +28,21 @@ from fedapp.core.errors import ConfigError, DataError
 from fedapp.core.settings import DataSettings
 from fedapp.data import published
 from fedapp.data.datasets import NAMES, data_root, load_dataset
-from fedapp.data.inputs import UNKNOWN, DataSet
+from fedapp.data.inputs import UNKNOWN
 
 Write = Callable[[Path, pytest.MonkeyPatch], None]
 DRAW = np.random.default_rng(0)
 
 
-def noise(*shape: int) -> np.ndarray:
+def noise(*shape):
     return DRAW.integers(0, 256, shape, np.uint8)
 
 
-def md5(path: Path) -> str:
+def md5(path):
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
-def idx(array: np.ndarray) -> bytes:
+def idx(array):
     return struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape) + array.tobytes()
 
 
@@ -54,17 +54,17 @@ IDX = {
 }
 
 
-def write_mnist(root: Path, patch: pytest.MonkeyPatch, name: str = "MNIST") -> None:
+def write_mnist(root, patch, name="MNIST"):
     (root / name / "raw").mkdir(parents=True)
     for file, data in IDX.items():
         (root / name / "raw" / file).write_bytes(data)
 
 
-def write_fashion(root: Path, patch: pytest.MonkeyPatch) -> None:
+def write_fashion(root, patch):
     write_mnist(root, patch, "FashionMNIST")
 
 
-def write_cifar(root: Path, patch: pytest.MonkeyPatch) -> None:
+def write_cifar(root, patch):
     folder = root / CIFAR10.base_folder
     folder.mkdir(parents=True)
     for listing in ("train_list", "test_list"):
@@ -79,7 +79,7 @@ def write_cifar(root: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": md5(meta)})
 
 
-def write_svhn(root: Path, patch: pytest.MonkeyPatch) -> None:
+def write_svhn(root, patch):
     root.mkdir(exist_ok=True)
     entries = {}
     for part, count in (("train", 12), ("test", 6)):
@@ -90,7 +90,7 @@ def write_svhn(root: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SVHN, "split_list", entries)
 
 
-def write_stl(root: Path, patch: pytest.MonkeyPatch, whole: bool = False) -> None:
+def write_stl(root, patch, whole=False):
     folder = root / STL10.base_folder
     folder.mkdir(parents=True)
     for part, count in (("train", 5), ("test", 8)):
@@ -103,8 +103,8 @@ def write_stl(root: Path, patch: pytest.MonkeyPatch, whole: bool = False) -> Non
         patch.setattr(STL10, f"{part}_list", entries)
 
 
-def write_medmnist(name: str) -> Write:
-    def write(root: Path, patch: pytest.MonkeyPatch) -> None:
+def write_medmnist(name):
+    def write(root, patch):
         info = medmnist.INFO[name]
         shape = (28, 28) if info["n_channels"] == 1 else (28, 28, 3)
         arrays = {}
@@ -138,12 +138,12 @@ FILES = {
 }
 
 
-def load(name: str, root: Path, **more: object) -> DataSet:
+def load(name, root, **more):
     settings = {"name": name, "root": str(root), "download": False} | more
-    return load_dataset(DataSettings(**settings), 0)  # type: ignore[arg-type]
+    return load_dataset(DataSettings(**settings), 0)
 
 
-def test_names_are_complete() -> None:
+def test_names_are_complete():
     single = {
         name
         for name, info in medmnist.INFO.items()
@@ -154,7 +154,7 @@ def test_names_are_complete() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
-def test_digits() -> None:
+def test_digits():
     images = load("digits", Path("/nowhere"))
     assert images.inputs.shape == (1797, 1, 8, 8)
     assert images.inputs.min() == 0 and images.inputs.max() == 255
@@ -178,7 +178,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_set_is_pooled(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_set_is_pooled(name, tmp_path, monkeypatch):
     WRITERS[name](tmp_path, monkeypatch)
     images = load(name, tmp_path)
     assert images.inputs.is_contiguous()
@@ -191,63 +191,47 @@ def test_every_set_is_pooled(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert small.inputs.shape == (9, images.inputs.shape[1], 16, 16)
 
 
-def test_pixels_and_labels_of_idx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_mnist(tmp_path, monkeypatch)
-    images = load("mnist", tmp_path)
-    assert (
-        images.inputs[3].numpy().tobytes() == IDX["train-images-idx3-ubyte"][16:][3 * 784 : 4 * 784]
-    )
-    assert images.inputs[31].numpy().tobytes() == IDX["t10k-images-idx3-ubyte"][16:][784 : 2 * 784]
-    assert images.labels.tolist() == [*range(10)] * 4
+def of_idx(root):
+    return np.frombuffer(IDX["t10k-images-idx3-ubyte"], np.uint8, 784, 16 + 784).reshape(1, 28, 28)
 
 
-def test_pixels_and_labels_of_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_cifar(tmp_path, monkeypatch)
-    images = load("cifar10", tmp_path)
-    second = pickle.loads((tmp_path / "cifar-10-batches-py/data_batch_2").read_bytes())
-    assert torch.equal(images.inputs[5].flatten(), torch.from_numpy(second["data"][1]))
-    assert images.labels.tolist() == [0, 3, 9, 1] * 6
-    assert images.classes[3] == "cat"
+def of_cifar(root):
+    second = pickle.loads((root / "cifar-10-batches-py/data_batch_2").read_bytes())
+    return second["data"][1].reshape(3, 32, 32)
 
 
-def test_pixels_and_labels_of_svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_svhn(tmp_path, monkeypatch)
-    images = load("svhn", tmp_path)
-    stored = scipy.io.loadmat(tmp_path / "train_32x32.mat")["X"]
-    assert np.array_equal(images.inputs[7].numpy(), stored[:, :, :, 7].transpose(2, 0, 1))
-    assert images.labels[:11].tolist() == [*range(1, 10), 0, 1]  # "10" is the digit 0
+def of_svhn(root):
+    return scipy.io.loadmat(root / "train_32x32.mat")["X"][:, :, :, 7].transpose(2, 0, 1)
 
 
-def test_pixels_and_labels_of_stl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_stl(tmp_path, monkeypatch)
-    images = load("stl10", tmp_path)
-    stored = np.fromfile(tmp_path / "stl10_binary/test_X.bin", np.uint8).reshape(8, 3, 96, 96)
-    assert np.array_equal(images.inputs[5 + 2].numpy(), stored[2].swapaxes(1, 2))  # by columns
-    assert images.labels.tolist() == [*range(5), *range(8)]
+def of_stl(root, part="test", row=2):
+    stored = np.fromfile(root / f"stl10_binary/{part}_X.bin", np.uint8)
+    return stored.reshape(-1, 3, 96, 96)[row].swapaxes(1, 2)  # stored by columns
 
 
-def test_stl_with_its_unlabelled_images_says_that_their_classes_are_not_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_stl(tmp_path, monkeypatch, whole=True)
-    images = load("stl10_unlabelled", tmp_path)
-    stored = np.fromfile(tmp_path / "stl10_binary/unlabeled_X.bin", np.uint8)
-    last = stored.reshape(7, 3, 96, 96)[6]
-    assert np.array_equal(images.inputs[19].numpy(), last.swapaxes(1, 2))
-    assert images.labels.tolist() == [*range(5), *range(8), *[UNKNOWN] * 7]
+def of_medmnist(root):
+    with np.load(root / "pathmnist.npz") as stored:
+        return stored["val_images"][1].transpose(2, 0, 1)
 
 
-def test_pixels_and_labels_of_medmnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_medmnist("pathmnist")(tmp_path, monkeypatch)
-    images = load("pathmnist", tmp_path)
-    with np.load(tmp_path / "pathmnist.npz") as stored:
-        assert np.array_equal(images.inputs[13].numpy(), stored["val_images"][1].transpose(2, 0, 1))
-    assert images.labels.tolist() == [*range(9), 0, 1, 2, *range(3), *range(5)]
-    assert images.classes[0] == "adipose"
+@pytest.mark.parametrize(("name", "place", "pixels", "labels"), [
+    ("mnist", 31, of_idx, [*range(10)] * 4),
+    ("cifar10", 5, of_cifar, [0, 3, 9, 1] * 6),
+    ("svhn", 7, of_svhn, [*range(1, 10), 0, 1, 2, *range(1, 7)]),  # "10" is the digit 0
+    ("stl10", 5 + 2, of_stl, [*range(5), *range(8)]),
+    ("stl10_unlabelled", 19, functools.partial(of_stl, part="unlabeled", row=6),
+     [*range(5), *range(8), *[UNKNOWN] * 7]),
+    ("pathmnist", 13, of_medmnist, [*range(9), 0, 1, 2, *range(3), *range(5)]),
+])  # fmt: skip
+def test_an_image_is_as_its_file_has_it(tmp_path, monkeypatch, name, place, pixels, labels):
+    WRITERS[name](tmp_path, monkeypatch)
+    images = load(name, tmp_path)
+    assert np.array_equal(images.inputs[place].numpy(), pixels(tmp_path))
+    assert images.labels.tolist() == labels
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_absent_files_are_named(name: str, tmp_path: Path) -> None:
+def test_absent_files_are_named(name, tmp_path):
     with pytest.raises(DataError, match=r"data\.download is off") as caught:
         load(name, tmp_path)
     message = str(caught.value)
@@ -257,7 +241,7 @@ def test_absent_files_are_named(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_only_the_absent_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_absent_files_are_named(tmp_path, monkeypatch):
     write_mnist(tmp_path, monkeypatch)
     (tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="t10k-labels-idx1-ubyte") as caught:
@@ -267,9 +251,7 @@ def test_only_the_absent_files_are_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("keep", [0, 3, 0.5, -1])
 @pytest.mark.parametrize("name", FILES)
-def test_truncated_files_are_named(
-    name: str, keep: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_files_are_named(name, keep, tmp_path, monkeypatch):
     WRITERS[name](tmp_path, monkeypatch)
     path = tmp_path / FILES[name]
     data = path.read_bytes()
@@ -280,23 +262,9 @@ def test_truncated_files_are_named(
     assert str(path) in message and "\n" not in message and "delete it" in message
 
 
-@pytest.mark.parametrize("name", ["cifar10", "svhn", "stl10", "pathmnist"])
-def test_changed_files_are_named(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    WRITERS[name](tmp_path, monkeypatch)
-    path = tmp_path / FILES[name]
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.write_bytes(data)
-    with pytest.raises(DataError, match="damaged") as caught:
-        load(name, tmp_path)
-    assert str(path) in str(caught.value)
-
-
-def test_a_foreign_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_pickle_is_never_loaded(tmp_path, monkeypatch):
     class Bomb:
-        def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        def __reduce__(self):
             return (pytest.fail, ("a pickle was run",))
 
     write_cifar(tmp_path, monkeypatch)
@@ -305,7 +273,7 @@ def test_a_foreign_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.Mo
         load("cifar10", tmp_path)
 
 
-def test_an_npz_of_pickled_objects_is_never_loaded(tmp_path: Path) -> None:
+def test_an_npz_of_pickled_objects_is_never_loaded(tmp_path):
     arrays = {
         f"{p}_{k}": np.array([None]) for p in ("train", "val", "test") for k in ("images", "labels")
     }
@@ -314,37 +282,32 @@ def test_an_npz_of_pickled_objects_is_never_loaded(tmp_path: Path) -> None:
         load("pathmnist", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"val_images": np.zeros((3, 28, 28, 3))}, "float64"),
-        ({"val_labels": np.full((3, 1), 9)}, r"labels outside \[0, 8\]"),
-        ({"val_labels": np.zeros((4, 1), int)}, "do not match"),
-        ({"val_images": np.zeros((3, 32, 32, 3), np.uint8)}, r"\(3, 32, 32\)"),
-        ({"val_images": None}, "KeyError"),
-    ],
-)
-def test_npz_with_wrong_content(
-    tmp_path: Path, changes: dict[str, np.ndarray | None], says: str
-) -> None:
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"val_images": np.zeros((3, 28, 28, 3))}, "float64"),
+    ({"val_labels": np.full((3, 1), 9)}, r"labels outside \[0, 8\]"),
+    ({"val_labels": np.zeros((4, 1), int)}, "do not match"),
+    ({"val_images": np.zeros((3, 32, 32, 3), np.uint8)}, r"\(3, 32, 32\)"),
+    ({"val_images": None}, "KeyError"),
+])  # fmt: skip
+def test_npz_with_wrong_content(tmp_path, changes, says):
     arrays: dict[str, np.ndarray | None] = {}
     for part in ("train", "val", "test"):
         arrays[f"{part}_images"] = noise(3, 28, 28, 3)
         arrays[f"{part}_labels"] = np.zeros((3, 1), int)
     kept = {key: value for key, value in (arrays | changes).items() if value is not None}
-    np.savez(tmp_path / "pathmnist.npz", **kept)  # type: ignore[arg-type]
+    np.savez(tmp_path / "pathmnist.npz", **kept)
     with pytest.raises(DataError, match=says) as caught:
         load("pathmnist", tmp_path)
     assert str(tmp_path / "pathmnist.npz") in str(caught.value)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         pass
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
+def server(tmp_path):
     """Serve the folder `server` on this machine; yield its address."""
     handler = functools.partial(Quiet, directory=str(tmp_path / "server"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
@@ -355,7 +318,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def serve_fashion(folder: Path, address: str, patch: pytest.MonkeyPatch) -> None:
+def serve_fashion(folder, address, patch):
     """Let torchvision find the packed files in the served folder."""
     folder.mkdir()
     resources = []
@@ -367,24 +330,20 @@ def serve_fashion(folder: Path, address: str, patch: pytest.MonkeyPatch) -> None
     patch.setattr(FashionMNIST, "mirrors", [address])
 
 
-def test_absent_files_are_downloaded(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_absent_files_are_downloaded(tmp_path, server, monkeypatch):
     serve_fashion(tmp_path / "server", server, monkeypatch)
     root = tmp_path / "data"
     assert load("fashion_mnist", root, download=True).inputs.shape == (40, 1, 28, 28)
     assert {p.name for p in (root / "FashionMNIST/raw").iterdir()} == set(IDX)
-    assert not list(root.glob(".download-*"))  # no packed files, no folder left behind
+    assert [path.name for path in root.iterdir()] == ["FashionMNIST"]  # no packed files
     assert load("fashion_mnist", root).labels.shape == (40,)
 
 
-def test_of_several_that_lack_the_files_one_downloads(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_that_lack_the_files_one_downloads(tmp_path, server, monkeypatch):
     serve_fashion(tmp_path / "server", server, monkeypatch)
     download, calls = FashionMNIST.download, []
 
-    def slow(self: FashionMNIST) -> None:
+    def slow(self):
         calls.append(self.root)
         time.sleep(0.2)  # long enough for the others to find the files absent
         download(self)
@@ -396,9 +355,7 @@ def test_of_several_that_lack_the_files_one_downloads(
     assert len(calls) == 1
 
 
-def test_a_download_keeps_files_that_are_there(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_keeps_files_that_are_there(tmp_path, server, monkeypatch):
     serve_fashion(tmp_path / "server", server, monkeypatch)
     write_fashion(tmp_path, monkeypatch)
     raw = tmp_path / "FashionMNIST/raw"
@@ -409,9 +366,7 @@ def test_a_download_keeps_files_that_are_there(
     assert (raw / "train-labels-idx1-ubyte").read_bytes() == own
 
 
-def test_a_broken_download_leaves_nothing(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_download_leaves_nothing(tmp_path, server, monkeypatch):
     serve_fashion(tmp_path / "server", server, monkeypatch)
     packed = tmp_path / "server" / "t10k-labels-idx1-ubyte.gz"
     packed.write_bytes(packed.read_bytes()[:-3])
@@ -423,9 +378,7 @@ def test_a_broken_download_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "svhn", "stl10", "pathmnist"])
-def test_no_network_is_one_clear_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_network_is_one_clear_line(name, tmp_path, monkeypatch):
     nowhere = "http://127.0.0.1:9/"  # the discard port: refused at once
     monkeypatch.setattr(MNIST, "mirrors", [nowhere])
     monkeypatch.setattr(CIFAR10, "url", nowhere)
@@ -441,9 +394,7 @@ def test_no_network_is_one_clear_line(
     assert "data.root" in message and "FEDAPP_DATA" in message
 
 
-def test_archives_are_downloaded_and_unpacked(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_are_downloaded_and_unpacked(tmp_path, server, monkeypatch):
     write_cifar(tmp_path / "server", monkeypatch)
     archive = tmp_path / "server" / CIFAR10.filename
     with tarfile.open(archive, "w:gz") as tar:
@@ -455,34 +406,23 @@ def test_archives_are_downloaded_and_unpacked(
     assert len(load("cifar10", tmp_path / "data", download=True).labels) == 24
 
 
-def test_a_root_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(DataError, match=r"cannot be written to \(Not a directory\)"):
-        load("mnist", tmp_path / "file" / "data", download=True)
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [("cifar", "did you mean 'cifar10'"), ("zzz", "choose"), ("chestmnist", "no such")],
 )
-def test_unknown_names_are_refused(name: str, says: str, tmp_path: Path) -> None:
+def test_unknown_names_are_refused(name, says, tmp_path):
     with pytest.raises(ConfigError, match=says):
         load(name, tmp_path)
 
 
-def test_a_subset_is_drawn_by_seed() -> None:
-    def digits(seed: int, subset: int = 100) -> DataSet:
+def test_a_subset_is_drawn_by_seed():
+    def digits(seed, subset=100):
         return load_dataset(DataSettings(subset=subset), seed)
 
     assert torch.equal(digits(1).inputs, digits(1).inputs)
     assert not torch.equal(digits(1).inputs, digits(2).inputs)
     whole = load_dataset(DataSettings(), 0)
-    rows = {
-        tuple(
-            image.flatten().tolist(),
-        )
-        for image in whole.inputs
-    }
+    rows = {tuple(image.flatten().tolist()) for image in whole.inputs}
     assert all(tuple(image.flatten().tolist()) in rows for image in digits(3).inputs)
     assert torch.equal(digits(0, 1797).inputs, whole.inputs)
     assert (digits(1).mean, digits(1).std) == (whole.mean, whole.std)
@@ -490,9 +430,7 @@ def test_a_subset_is_drawn_by_seed() -> None:
         digits(0, 1798)
 
 
-def test_the_root_is_the_setting_then_the_variable_then_the_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_root_is_the_setting_then_the_variable_then_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDAPP_DATA", str(tmp_path / "variable"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert data_root(str(tmp_path)) == tmp_path
@@ -504,8 +442,8 @@ def test_the_root_is_the_setting_then_the_variable_then_the_cache(
 
 
 def test_a_folder_that_cannot_be_written_to_is_said_and_not_taken_for_the_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     (tmp_path / "file").touch()
     with pytest.raises(
         DataError, match=r"cannot be written to .*make it a folder that can be"
@@ -513,18 +451,10 @@ def test_a_folder_that_cannot_be_written_to_is_said_and_not_taken_for_the_networ
         load("fashion_mnist", tmp_path / "file", download=True)
     assert "network" not in str(e.value) and "\n" not in str(e.value)
 
-    def read_only(dir: Path) -> None:
+    def read_only(dir):
         raise PermissionError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
     with pytest.raises(DataError, match=r"cannot be written to \(Read-only file system\)"):
         load("fashion_mnist", tmp_path, download=True)
     assert {path.name for path in tmp_path.iterdir()} == {"file"}  # no lock file
-
-
-def test_nothing_but_the_data_stays_in_the_folder(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve_fashion(tmp_path / "server", server, monkeypatch)
-    load("fashion_mnist", tmp_path / "data", download=True)
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["FashionMNIST"]

@@ -136,16 +136,13 @@ def test_a_stream_of_fewer_bits_than_the_header_says(tmp_path):
         assert (read_dicom(file).values == values).all()
 
 
-@pytest.mark.parametrize(
-    ("said", "signed_stream"),
-    [
-        (fields(8, 8, 7, False), False),
-        (fields(16, 8, 7, False), False),
-        (fields(16, 10, 9, True), True),
-        (fields(16, 16, 15, True), False),
-        (fields(16, 16, 15, False), True),
-    ],
-)
+@pytest.mark.parametrize(("said", "signed_stream"), [
+    (fields(8, 8, 7, False), False),
+    (fields(16, 8, 7, False), False),
+    (fields(16, 10, 9, True), True),
+    (fields(16, 16, 15, True), False),
+    (fields(16, 16, 15, False), True),
+])  # fmt: skip
 def test_a_stream_of_12_bits_under_another_header(tmp_path, said, signed_stream):
     cells = drawn(12, signed_stream).astype("i2").view("u2")
     file = saved(tmp_path / "a.dcm", cells, JPEG2000Lossless, 12, signed_stream, **said)
@@ -174,15 +171,12 @@ def test_a_stream_of_another_size(tmp_path, syntax, shape):
     assert "its compressed image has another size than its header says" in refused(file)
 
 
-@pytest.mark.parametrize(
-    ("said", "rule"),
-    [
-        (fields(16, 12, 10, False), "HighBit contradicts"),
-        (fields(16, 12, 16, False), "HighBit contradicts"),
-        (fields(8, 8, 15, False), "HighBit contradicts"),
-        (fields(16, 12, 11, False) | {"PixelRepresentation": 2}, "neither 0 nor 1"),
-    ],
-)
+@pytest.mark.parametrize(("said", "rule"), [
+    (fields(16, 12, 10, False), "HighBit contradicts"),
+    (fields(16, 12, 16, False), "HighBit contradicts"),
+    (fields(8, 8, 15, False), "HighBit contradicts"),
+    (fields(16, 12, 11, False) | {"PixelRepresentation": 2}, "neither 0 nor 1"),
+])  # fmt: skip
 def test_headers_that_contradict_themselves(tmp_path, said, rule):
     cells = drawn(8, False).astype(f"u{said['BitsAllocated'] // 8}")
     assert rule in refused(saved(tmp_path / "a.dcm", cells, ExplicitVRLittleEndian, **said))
@@ -210,17 +204,14 @@ AROUND = np.zeros(BODY.shape, bool)
 AROUND[:, :9] = True
 
 
-@pytest.mark.parametrize(
-    ("stored", "signed", "said"),
-    [
-        (16, True, {"PixelPaddingValue": -2000}),
-        (12, True, {"PixelPaddingValue": -2000}),
-        (16, True, {"PixelPaddingValue": -2500, "PixelPaddingRangeLimit": -1900}),
-        (16, True, {"PixelPaddingValue": -1900, "PixelPaddingRangeLimit": -2500}),
-        (16, False, {"PixelPaddingValue": 63536}),
-        (12, False, {"PixelPaddingValue": 63536}),  # in all 16 bits of the cells
-    ],
-)
+@pytest.mark.parametrize(("stored", "signed", "said"), [
+    (16, True, {"PixelPaddingValue": -2000}),
+    (12, True, {"PixelPaddingValue": -2000}),
+    (16, True, {"PixelPaddingValue": -2500, "PixelPaddingRangeLimit": -1900}),
+    (16, True, {"PixelPaddingValue": -1900, "PixelPaddingRangeLimit": -2500}),
+    (16, False, {"PixelPaddingValue": 63536}),
+    (12, False, {"PixelPaddingValue": 63536}),  # in all 16 bits of the cells
+])  # fmt: skip
 @pytest.mark.parametrize("other_sign", [False, True])
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, RLELossless, JPEG2000Lossless])
 def test_padding_of_ct_is_in_no_window(tmp_path, stored, signed, said, other_sign, syntax):

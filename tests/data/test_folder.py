@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -9,16 +7,15 @@ from fedapp.core.errors import ConfigError, DataError
 from fedapp.core.settings import DataSettings
 from fedapp.data.datasets import load_dataset
 from fedapp.data.folder import list_images
-from fedapp.data.inputs import DataSet
 from tests.own import image as write
 
 
-def load(root: Path, subset: int = 0, image_size: int = 0, seed: int = 0) -> DataSet:
+def load(root, subset=0, image_size=0, seed=0):
     settings = DataSettings(name="folder", root=str(root), subset=subset, image_size=image_size)
     return load_dataset(settings, seed)
 
 
-def test_one_folder_per_class(tmp_path: Path) -> None:
+def test_one_folder_per_class(tmp_path):
     write(tmp_path / "dog" / "b.PNG", 20)
     write(tmp_path / "dog" / "a.png", 10)
     write(tmp_path / "cat" / "z.jpg", 30)
@@ -35,7 +32,7 @@ def test_one_folder_per_class(tmp_path: Path) -> None:
     assert images.mean == pytest.approx((25 / 255,))
 
 
-def test_train_and_test_are_pooled(tmp_path: Path) -> None:
+def test_train_and_test_are_pooled(tmp_path):
     write(tmp_path / "test" / "cat" / "0.png", 1)
     write(tmp_path / "train" / "cat" / "0.png", 2)
     write(tmp_path / "train" / "dog" / "0.png", 3)
@@ -48,14 +45,14 @@ def test_train_and_test_are_pooled(tmp_path: Path) -> None:
     ]
 
 
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+def test_a_class_may_be_called_train(tmp_path):
     write(tmp_path / "train" / "0.png")
     write(tmp_path / "bus" / "0.png")
     assert load(tmp_path).classes == ("bus", "train")
 
 
 @pytest.mark.parametrize("place", ["a.png", "train/a.png"])
-def test_an_image_in_no_class_is_refused(tmp_path: Path, place: str) -> None:
+def test_an_image_in_no_class_is_refused(tmp_path, place):
     """It was passed over in silence."""
     write(tmp_path / "train" / "cat" / "0.png")
     write(tmp_path / "test" / "dog" / "0.png")
@@ -66,26 +63,16 @@ def test_an_image_in_no_class_is_refused(tmp_path: Path, place: str) -> None:
         load(tmp_path)
 
 
-def test_one_class_called_train(tmp_path: Path) -> None:
-    write(tmp_path / "train" / "0.png")
-    assert load(tmp_path).classes == ("train",)
-
-
-@pytest.mark.parametrize(
-    ("modes", "channels"),
-    [
-        (["L", "L"], 1),
-        (["L", "LA"], 1),
-        (["1"], 1),
-        (["RGB"], 3),
-        (["L", "RGB"], 3),
-        (["P"], 3),
-        (["RGBA"], 3),
-    ],
-)
-def test_grey_or_colour_comes_from_the_files(
-    tmp_path: Path, modes: list[str], channels: int
-) -> None:
+@pytest.mark.parametrize(("modes", "channels"), [
+    (["L", "L"], 1),
+    (["L", "LA"], 1),
+    (["1"], 1),
+    (["RGB"], 3),
+    (["L", "RGB"], 3),
+    (["P"], 3),
+    (["RGBA"], 3),
+])  # fmt: skip
+def test_grey_or_colour_comes_from_the_files(tmp_path, modes, channels):
     for index, mode in enumerate(modes):
         write(tmp_path / "a" / f"{index}.png", 255, mode)
     images = load(tmp_path)
@@ -93,13 +80,7 @@ def test_grey_or_colour_comes_from_the_files(
     assert (images.inputs == 255).all()
 
 
-def test_colours_keep_their_order(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    Image.new("RGB", (8, 9), (10, 20, 30)).save(tmp_path / "a" / "0.png")
-    assert load(tmp_path).inputs[0, :, 4, 4].tolist() == [10, 20, 30]
-
-
-def test_a_palette_with_transparency(tmp_path: Path) -> None:
+def test_a_palette_with_transparency(tmp_path):
     (tmp_path / "a").mkdir()
     image = Image.new("P", (8, 8), 0)
     image.putpalette([9, 8, 7] + [0] * 765)
@@ -107,7 +88,7 @@ def test_a_palette_with_transparency(tmp_path: Path) -> None:
     assert load(tmp_path).inputs[0, :, 0, 0].tolist() == [9, 8, 7]
 
 
-def test_different_sizes_need_image_size(tmp_path: Path) -> None:
+def test_different_sizes_need_image_size(tmp_path):
     write(tmp_path / "a" / "0.png", 5, size=(10, 12))
     odd = write(tmp_path / "a" / "1.png", 5, size=(12, 10))
     with pytest.raises(
@@ -118,14 +99,14 @@ def test_different_sizes_need_image_size(tmp_path: Path) -> None:
     assert load(tmp_path, image_size=16).inputs.shape == (2, 1, 16, 16)
 
 
-def test_large_images_need_image_size(tmp_path: Path) -> None:
+def test_large_images_need_image_size(tmp_path):
     write(tmp_path / "a" / "0.png", 5, size=(600, 200))
     with pytest.raises(DataError, match=r"0\.png: 200 x 600 pixels.*data\.image_size"):
         load(tmp_path)
     assert load(tmp_path, image_size=96).inputs.shape == (1, 1, 96, 96)
 
 
-def test_large_files_are_decoded_in_order(tmp_path: Path) -> None:
+def test_large_files_are_decoded_in_order(tmp_path):
     """Noise does not compress: files large enough for several threads."""
     noise = np.random.default_rng(0).integers(0, 256, (200, 96, 96, 3), np.uint8)
     (tmp_path / "a").mkdir()
@@ -137,7 +118,7 @@ def test_large_files_are_decoded_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
 @pytest.mark.parametrize("keep", [0, 10, 60, 200])
-def test_a_damaged_image_is_named(tmp_path: Path, suffix: str, keep: int) -> None:
+def test_a_damaged_image_is_named(tmp_path, suffix, keep):
     noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     for index in range(3):
         write(tmp_path / "a" / f"{index}.{suffix}")
@@ -149,16 +130,7 @@ def test_a_damaged_image_is_named(tmp_path: Path, suffix: str, keep: int) -> Non
     assert str(bad) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_sixteen_bit_grey_is_refused_rather_than_clipped(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    Image.fromarray(np.full((8, 8), 60_000, np.uint16)).save(tmp_path / "a" / "0.png")
-    with pytest.raises(
-        DataError, match=r"0\.png: 16-bit PNG, values 60000 to 60000, but data\.window"
-    ):
-        load(tmp_path)
-
-
-def test_a_subset_is_drawn_before_anything_is_decoded(tmp_path: Path) -> None:
+def test_a_subset_is_drawn_before_anything_is_decoded(tmp_path):
     for index in range(20):
         write(tmp_path / "ab"[index % 2] / f"{index}.png", index)
     chosen = load(tmp_path, subset=7)
@@ -174,7 +146,7 @@ def test_a_subset_is_drawn_before_anything_is_decoded(tmp_path: Path) -> None:
         load(tmp_path, subset=21)
 
 
-def test_folders_without_images_are_refused(tmp_path: Path) -> None:
+def test_folders_without_images_are_refused(tmp_path):
     with pytest.raises(DataError, match="no images of the form <class>"):
         load(tmp_path)
     write(tmp_path / "0.png")  # not in a class
@@ -185,7 +157,7 @@ def test_folders_without_images_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["dog/puppies/0.png", "dog/2024/may/0.png", "train/dog/x/0.png"])
-def test_images_that_lie_deeper_are_refused(tmp_path: Path, where: str) -> None:
+def test_images_that_lie_deeper_are_refused(tmp_path, where):
     """A class one folder deeper was left out, and the run went on with one class fewer."""
     for name in ("cat/0.png", "cow/0.png"):
         write(tmp_path / ("train" if where.startswith("train") else "") / name)
@@ -197,8 +169,8 @@ def test_images_that_lie_deeper_are_refused(tmp_path: Path, where: str) -> None:
 
 
 def test_parts_are_named_in_several_ways_and_machines_folders_are_passed_over(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     for part in ("Train", "valid", "Testing"):
         write(tmp_path / part / "cat" / "0.png")
         write(tmp_path / part / "dog" / "0.png")

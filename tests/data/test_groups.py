@@ -44,15 +44,12 @@ def test_numbers_by_hand():
     assert patient_numbers([10, 2, 10], 3).tolist() == [0, 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (["a", "b"], "patients are 2, must be 3"),
-        (["a", "", None], "input 1 and 1 more have no patient"),
-        ([1.0, float("nan"), 2.0], "input 1 and 0 more have no patient"),
-        (["a", "a", "a"], "all 3 inputs are of one patient"),
-    ],
-)
+@pytest.mark.parametrize(("given", "says"), [
+    (["a", "b"], "patients are 2, must be 3"),
+    (["a", "", None], "input 1 and 1 more have no patient"),
+    ([1.0, float("nan"), 2.0], "input 1 and 0 more have no patient"),
+    (["a", "a", "a"], "all 3 inputs are of one patient"),
+])  # fmt: skip
 def test_what_is_refused(given, says):
     with pytest.raises(DataError, match=says):
         patient_numbers(given, 3)
@@ -171,19 +168,6 @@ def test_copies_are_dealt_together_in_every_way(deal):
     assert groups is not None
     assert apart(partition(labels, split, 0, "folder", groups), groups) == 0
     assert apart(partition(labels, split, 0, "folder"), groups) > 0  # what it was
-
-
-def test_a_folder_with_copies(tmp_path):
-    for number, (pixels, label) in enumerate(zip(*twice(), strict=True)):
-        path = tmp_path / f"class{label}" / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels[0]).save(path)
-    experiment = load_experiment(
-        "digits_demo", {"data.name": "folder", "data.root": str(tmp_path), "split.num_clients": 3}
-    )
-    assert federation_of(experiment).copies(3) == (0, "")
-    federation = federation_of(experiment)
-    assert (federation.manifest.split == TEST).sum() > 0
 
 
 def test_dealt_in_memory_with_patients_and_copies():

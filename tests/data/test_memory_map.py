@@ -21,7 +21,7 @@ def on_disk(tmp_path, monkeypatch):
     return tmp_path / "pages"
 
 
-def mapped(tensor: torch.Tensor) -> bool:
+def mapped(tensor):
     """Whether a tensor's memory is a file's."""
     start, here = tensor.data_ptr(), os.getpid()
     with open(f"/proc/{here}/maps") as lines:

@@ -1,13 +1,11 @@
 """A site's own bags: how they are written down, read, and what is said where they are wrong."""
 
-from pathlib import Path
-
 import pytest
 
 from fedapp.core.errors import ConfigError
 from fedapp.core.settings import SplitSettings
 from fedapp.data.own import Kind, OwnDataError, list_own
-from fedapp.data.sites import Bags, SiteData
+from fedapp.data.sites import Bags
 from fedapp.experiment.config import load_experiment
 from fedapp.site.federation import federation_of
 from tests.flower.results import loopback, rows
@@ -17,18 +15,18 @@ LINES = ("a.png,mon", "b.png,mon", "c.png,tue", "d.png,wed")
 SHARES = "bag,nought,one,two\nmon,0.5,0.5,0\ntue,0,1,0\nwed,0,0.25,0.75\n"
 
 
-def site(folder: Path, shares: str | None = SHARES, lines: tuple[str, ...] = LINES) -> Path:
+def site(folder, shares=SHARES, lines=LINES):
     table(folder, *lines, header="path,bag")
     if shares is not None:
         (folder / "bags.csv").write_text(shares)
     return folder
 
 
-def read(folder: Path) -> SiteData:
+def read(folder):
     return read_site(folder, agreed(), "east", split=SplitSettings(num_clients=3))
 
 
-def bags_of(data: SiteData) -> Bags:
+def bags_of(data):
     known = data.parts["bags"].supervision
     assert isinstance(known, Bags)
     return known
@@ -69,12 +67,6 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
     assert list_own(tmp_path, CLASSES) == plain
 
 
-def test_a_class_may_have_a_space_in_its_name(tmp_path):
-    site(tmp_path, 'bag, no shoe ,"shoe, left"\nmon,0,1\ntue,1,0\nwed,0.5,0.5\n')
-    listing = list_own(tmp_path, ("shoe, left", "no shoe"))
-    assert listing.faults == () and listing.bags["mon"] == (1, 0)
-
-
 def test_a_class_may_be_called_bag(tmp_path):
     site(tmp_path, "bag,bag,shoe\nmon,0,1\ntue,1,0\nwed,0.5,0.5\n")
     listing = list_own(tmp_path, ("shoe", "bag"))
@@ -93,11 +85,6 @@ def test_what_a_site_then_has(tmp_path):
     assert len(data.unlabelled) == 1 and len(data.labels) and len(data.test)
     assert len(data.labels) + len(data.val) + len(data.test) == 15
     assert data.audit is None
-
-
-def test_without_bags_there_is_no_such_part(tmp_path):
-    table(tmp_path, "a.png,nought", "b.png,one")
-    assert "bags" not in read(tmp_path).parts
 
 
 @pytest.mark.parametrize(("shares", "said"), [
@@ -168,7 +155,7 @@ def test_an_image_has_a_label_or_a_bag(tmp_path):
 # --- a federation ---------------------------------------------------------------------------------
 
 
-def bagged_sites(root: Path) -> Path:
+def bagged_sites(root):
     """Make of `three_sites` one with labels, one of whose images lie in bags, one with neither.
 
     north: its labels for training become bags of eight images, three of four of one class.

@@ -1,7 +1,6 @@
 """How a site may write down its data, and what is said of every way that it may not."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,11 +12,11 @@ from tests.own import image, table, text
 CLASSES = ("normal", "tumour")
 
 
-def faults(data: Path) -> list[str]:
+def faults(data):
     return [str(fault) for fault in list_own(data, CLASSES).faults]
 
 
-def names(data: Path) -> list[tuple[str, str]]:
+def names(data):
     listing = list_own(data, CLASSES)
     assert listing.faults == ()
     return [(entry.name, entry.label) for entry in listing.entries]
@@ -43,37 +42,29 @@ def test_folders_by_class_and_unlabelled_images(tmp_path):
     assert list_own(tmp_path, CLASSES).passed_over == ("README.txt", "labelled/normal/z.nii")
 
 
-def test_unlabelled_images_alone_will_do(tmp_path):
-    image(tmp_path / "unlabelled" / "u.png")
-    assert names(tmp_path) == [("unlabelled/u.png", "")]
-
-
 def test_without_an_agreed_list_any_class_will_do(tmp_path):
     image(tmp_path / "labelled" / "zebra" / "u.png")
     assert [entry.label for entry in list_own(tmp_path, ()).entries] == ["zebra"]
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("labelled/Tumour/a.png",
-         "labelled/Tumour: label 'Tumour' is not in data.classes (normal, tumour): did you mean "
-         "'tumour'?"),
-        ("labelled/zebra/a.png",
-         "labelled/zebra: label 'zebra' is not in data.classes (normal, tumour): rename it, or "
-         "have the list changed"),
-        ("unlabeled/a.png",
-         "unlabeled/: only labelled and unlabelled are read here: did you mean 'unlabelled'?"),
-        ("train/normal/a.png",
-         "train/: only labelled and unlabelled are read here: move it elsewhere"),
-        ("north/labelled/normal/a.png",
-         "north/: only labelled and unlabelled are read here: it is laid out as a site's own data: "
-         "name that folder instead"),
-        ("labelled/normal/patient1/a.png",
-         "labelled/normal/patient1/: a folder inside, which is not read: move its images up, or "
-         "write a labels.csv with a column group"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "said"), [
+    ("labelled/Tumour/a.png",
+     "labelled/Tumour: label 'Tumour' is not in data.classes (normal, tumour): did you mean "
+     "'tumour'?"),
+    ("labelled/zebra/a.png",
+     "labelled/zebra: label 'zebra' is not in data.classes (normal, tumour): rename it, or "
+     "have the list changed"),
+    ("unlabeled/a.png",
+     "unlabeled/: only labelled and unlabelled are read here: did you mean 'unlabelled'?"),
+    ("train/normal/a.png",
+     "train/: only labelled and unlabelled are read here: move it elsewhere"),
+    ("north/labelled/normal/a.png",
+     "north/: only labelled and unlabelled are read here: it is laid out as a site's own data: "
+     "name that folder instead"),
+    ("labelled/normal/patient1/a.png",
+     "labelled/normal/patient1/: a folder inside, which is not read: move its images up, or "
+     "write a labels.csv with a column group"),
+])  # fmt: skip
 def test_what_folders_may_not_be(tmp_path, path, said):
     image(tmp_path / "labelled" / "normal" / "0.png")
     image(tmp_path / path)
@@ -154,85 +145,82 @@ def test_a_table_as_excel_writes_it(tmp_path):
 HEADER = "path,label\n"
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("", "labels.csv: empty: begin it with the line path,label"),
-        ("\n\n", "labels.csv: empty: begin it with the line path,label"),
-        ("a.png,normal\n",
-         "labels.csv, line 1: no header, but an image: put a line path,label before the first "
-         "image"),
-        ("path;label\na.png;normal\n",
-         "labels.csv, line 1: fields are separated by ';': save the file with commas between them"),
-        ("path\tlabel\na.png\tnormal\n",
-         r"labels.csv, line 1: fields are separated by '\t': save the file with commas between "
-         "them"),
-        ("path,lable\n",
-         "labels.csv, line 1: no column 'label': name it; columns must be path, label or bag "
-         "and, if wanted, split, group or patient"),
-        ("path,label,gruop\n", "labels.csv, line 1: column 'gruop': did you mean 'group'?"),
-        ("path,label,age\n",
-         "labels.csv, line 1: column 'age': remove it; columns must be path, label or bag and, if "
-         "wanted, split, group or patient"),
-        ("path,label,label\n",
-         "labels.csv, line 1: a column stands twice: keep one; columns must be path, label or bag "
-         "and, if wanted, split, group or patient"),
-        (HEADER + "a.png\n",
-         "labels.csv, line 2: 1 fields, the header has 2: write one for each column; put a field "
-         "that holds a comma in double quotes"),
-        (HEADER + 'a.png,"nor"mal\n',
-         "labels.csv, line 2: not CSV (',' expected after '\"'): put fields with commas or quotes "
-         "in double quotes"),
-        ((HEADER + "a.png,normal\n").encode("utf-16"),
-         "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
-        ((HEADER + "a.png,höhle\n").encode("cp1252"),
-         "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
-        (HEADER + "a.png,\0\n",
-         "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
-        (HEADER + ",normal\n",
-         "labels.csv, line 2: no path: name the image's file or remove the line"),
-        (HEADER + "scans\\a.png,normal\n",
-         "labels.csv, line 2: scans\\a.png: a Windows path: write it from data/ on with /, such as "
-         "scans/1.png"),
-        (HEADER + "C:/a.png,normal\n",
-         "labels.csv, line 2: C:/a.png: a Windows path: write it from data/ on with /, such as "
-         "scans/1.png"),
-        (HEADER + "/etc/passwd.png,normal\n",
-         "labels.csv, line 2: /etc/passwd.png: an absolute path: write it as seen from the CSV "
-         "file's folder"),
-        (HEADER + "../out.png,normal\n",
-         "labels.csv, line 2: ../out.png: leads out of the data's folder: copy the images into the "
-         "folder"),
-        (HEADER + "link.png,normal\n",
-         "labels.csv, line 2: link.png: leads out of the data's folder: copy the images into the "
-         "folder"),
-        (HEADER + "gone.png,normal\n",
-         "labels.csv, line 2: gone.png: no such file: correct the path or remove the line"),
-        (HEADER + "labels.csv,normal\n",
-         "labels.csv, line 2: labels.csv: not an image as PNG, JPEG, TIFF or DICOM (.png, .jpg, "
-         ".jpeg, .tif, .tiff, .dcm): save the image as one"),
-        (HEADER + "a.png,normal\n./a.png,tumour\n",
-         "labels.csv, line 3: a.png stands twice: keep one line"),
-        (HEADER + "a.png,tumor\nb.png,tumor\n",
-         "labels.csv, line 2: label 'tumor' is not in data.classes (normal, tumour): did you mean "
-         "'tumour'?"),
-        ("path,label,split\na.png,normal,dev\n",
-         "labels.csv, line 2: split 'dev': write train, val or test; without a label train or "
-         "nothing"),
-        ("path,label,split\na.png,,test\n",
-         "labels.csv, line 2: split 'test' of an image without a label: write train, val or test; "
-         "without a label train or nothing"),
-        ("path,label,split\na.png,normal,train\nb.png,normal,\n",
-         "labels.csv: b.png: labelled, but without a split: give every labelled image one, or "
-         "none"),
-        ("path,label,split,group\na.png,normal,train,p1\nb.png,normal,test,p1\n",
-         "labels.csv: group 'p1': is in train and test: give all its images one split, unlabelled "
-         "ones (train) included"),
-        ("path,label,split,group\na.png,,,p1\nb.png,normal,test,p1\n",
-         "labels.csv: group 'p1': is in train and test: give all its images one split, unlabelled "
-         "ones (train) included"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "said"), [
+    ("", "labels.csv: empty: begin it with the line path,label"),
+    ("\n\n", "labels.csv: empty: begin it with the line path,label"),
+    ("a.png,normal\n",
+     "labels.csv, line 1: no header, but an image: put a line path,label before the first "
+     "image"),
+    ("path;label\na.png;normal\n",
+     "labels.csv, line 1: fields are separated by ';': save the file with commas between them"),
+    ("path\tlabel\na.png\tnormal\n",
+     r"labels.csv, line 1: fields are separated by '\t': save the file with commas between "
+     "them"),
+    ("path,lable\n",
+     "labels.csv, line 1: no column 'label': name it; columns must be path, label or bag "
+     "and, if wanted, split, group or patient"),
+    ("path,label,gruop\n", "labels.csv, line 1: column 'gruop': did you mean 'group'?"),
+    ("path,label,age\n",
+     "labels.csv, line 1: column 'age': remove it; columns must be path, label or bag and, if "
+     "wanted, split, group or patient"),
+    ("path,label,label\n",
+     "labels.csv, line 1: a column stands twice: keep one; columns must be path, label or bag "
+     "and, if wanted, split, group or patient"),
+    (HEADER + "a.png\n",
+     "labels.csv, line 2: 1 fields, the header has 2: write one for each column; put a field "
+     "that holds a comma in double quotes"),
+    (HEADER + 'a.png,"nor"mal\n',
+     "labels.csv, line 2: not CSV (',' expected after '\"'): put fields with commas or quotes "
+     "in double quotes"),
+    ((HEADER + "a.png,normal\n").encode("utf-16"),
+     "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
+    ((HEADER + "a.png,höhle\n").encode("cp1252"),
+     "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
+    (HEADER + "a.png,\0\n",
+     "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
+    (HEADER + ",normal\n",
+     "labels.csv, line 2: no path: name the image's file or remove the line"),
+    (HEADER + "scans\\a.png,normal\n",
+     "labels.csv, line 2: scans\\a.png: a Windows path: write it from data/ on with /, such as "
+     "scans/1.png"),
+    (HEADER + "C:/a.png,normal\n",
+     "labels.csv, line 2: C:/a.png: a Windows path: write it from data/ on with /, such as "
+     "scans/1.png"),
+    (HEADER + "/etc/passwd.png,normal\n",
+     "labels.csv, line 2: /etc/passwd.png: an absolute path: write it as seen from the CSV "
+     "file's folder"),
+    (HEADER + "../out.png,normal\n",
+     "labels.csv, line 2: ../out.png: leads out of the data's folder: copy the images into the "
+     "folder"),
+    (HEADER + "link.png,normal\n",
+     "labels.csv, line 2: link.png: leads out of the data's folder: copy the images into the "
+     "folder"),
+    (HEADER + "gone.png,normal\n",
+     "labels.csv, line 2: gone.png: no such file: correct the path or remove the line"),
+    (HEADER + "labels.csv,normal\n",
+     "labels.csv, line 2: labels.csv: not an image as PNG, JPEG, TIFF or DICOM (.png, .jpg, "
+     ".jpeg, .tif, .tiff, .dcm): save the image as one"),
+    (HEADER + "a.png,normal\n./a.png,tumour\n",
+     "labels.csv, line 3: a.png stands twice: keep one line"),
+    (HEADER + "a.png,tumor\nb.png,tumor\n",
+     "labels.csv, line 2: label 'tumor' is not in data.classes (normal, tumour): did you mean "
+     "'tumour'?"),
+    ("path,label,split\na.png,normal,dev\n",
+     "labels.csv, line 2: split 'dev': write train, val or test; without a label train or "
+     "nothing"),
+    ("path,label,split\na.png,,test\n",
+     "labels.csv, line 2: split 'test' of an image without a label: write train, val or test; "
+     "without a label train or nothing"),
+    ("path,label,split\na.png,normal,train\nb.png,normal,\n",
+     "labels.csv: b.png: labelled, but without a split: give every labelled image one, or "
+     "none"),
+    ("path,label,split,group\na.png,normal,train,p1\nb.png,normal,test,p1\n",
+     "labels.csv: group 'p1': is in train and test: give all its images one split, unlabelled "
+     "ones (train) included"),
+    ("path,label,split,group\na.png,,,p1\nb.png,normal,test,p1\n",
+     "labels.csv: group 'p1': is in train and test: give all its images one split, unlabelled "
+     "ones (train) included"),
+])  # fmt: skip
 def test_what_a_table_may_not_be(tmp_path, content, said):
     data = tmp_path / "data"
     for name in ("a.png", "b.png", "scans/a.png"):

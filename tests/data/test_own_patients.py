@@ -1,7 +1,5 @@
 """Patients of a site's own data: never in two parts; what is refused where they are unknown."""
 
-from dataclasses import replace
-
 import pytest
 
 from fedapp.core.settings import SplitSettings
@@ -90,13 +88,3 @@ def test_a_split_of_the_sites_own_that_parts_a_patient_is_refused(tmp_path):
     table(tmp_path, *lines, header="path,label,split")
     [fault] = faults(tmp_path, r"^(p\d)_")
     assert "group 'p1': is in train and test" in fault
-
-
-def test_a_pattern_must_be_one_with_one_group():
-    with pytest.raises(ValueError, match="has 2 groups in parentheses, must have one"):
-        agreed(patients="(a)(b)")
-    with pytest.raises(ValueError, match="no regular expression"):
-        agreed(patients="(")
-    with pytest.raises(ValueError, match="is a setting of images in files"):
-        replace(agreed(), name="digits", image_size=0, classes="", sites="", channels=0,
-                patients="(a)")  # fmt: skip

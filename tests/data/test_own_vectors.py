@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedapp.core import optional_dependencies
-from fedapp.core.errors import ConfigError, Contradiction
+from fedapp.core.errors import ConfigError
 from fedapp.data.own import Kind, OwnDataError, list_own
 from fedapp.data.own.listing import list_agreed
 from tests.own import read_site
@@ -106,53 +106,47 @@ def test_whole_numbers_and_halves_are_taken(tmp_path):
 # --- what it may not ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"ids": np.array(["a", "b", "a", "a"])},
-         "vectors.npz: id 'a' stands twice: keep one vector of each id"),
-        ({"ids": np.array(["a", "", "=1", "c"])}, "id '' (and 1 more): write 1 to 200"),
-        ({"ids": None}, "vectors.npz: no array 'ids': write ids, vectors, labels"),
-        ({"ids": np.array(["a", "b"])}, "vectors.npz: 4 vectors, but 2 of ids: write one for each"),
-        ({"ids": np.array([0.5, 1, 2, 3])}, "ids are float64 [4], must be text: write it as text"),
-        ({"vectors": np.array([[0.0, np.nan]] + 3 * [[1, 2]])},
-         "the vector of id 'b' holds NaN or an infinite number: fill it in, or leave the line out"),
-        ({"vectors": np.array(2 * [[0.0, np.inf]] + 2 * [[1, 2]])},
-         "the vector of id 'a' holds NaN or an infinite number (and 1 more): fill it in"),
-        ({"vectors": np.full((4, 2), 1e300)}, "holds NaN or an infinite number (and 3 more)"),
-        ({"vectors": np.arange(4.0)}, "vectors are float64 [4], must be numbers [n, D]"),
-        ({"vectors": np.zeros((4, 0))}, "vectors are float64 [4, 0], must be numbers [n, D]"),
-        ({"vectors": np.full((4, 2), "1.5")}, "must be numbers [n, D]: write one row of D numbers"),
-        ({"vectors": np.array([[1, 2], [3], [4], [5]], dtype=object)},
-         "array 'vectors' holds Python objects, which are not unpickled: write numbers"),
-        ({"labels": np.array(["one", "two", None, "one"], dtype=object)},
-         "array 'labels' holds Python objects, which are not unpickled"),
-        ({"labels": np.array([0, 1, 2, 1])},
-         "vectors.npz: labels are int64 [4], must be text: write the names of data.classes"),
-        ({"labels": np.array(["one", "tow", "tow", ""])},
-         "id 'a': label 'tow' is not in data.classes (nought, one, two): did you mean 'two'?"),
-        ({"lables": SMALL["labels"]}, "array 'lables': leave it out; only ids, vectors"),
-        ({"encoder": np.array(["x", "y", "x", "x"])},
-         "embeddings of 2 encoders, 'x' and 'y': compute all of them with one"),
-        ({"split": np.array(["train", "test", "test", "val"])},
-         "id 'd': split 'test' of an image without a label: write train, val or test"),
-        ({"split": np.array(["train", "", "train", "val"])}, "id_a: labelled, but without a split"),
-        ({"patient": np.array(["p", "q", "", "p"])}, "id 'd': the column patient is empty"),
-        ({"patient": np.array(["p"] * 4)}, "patient 'p': all 3 labelled images are of this one"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"ids": np.array(["a", "b", "a", "a"])},
+     "vectors.npz: id 'a' stands twice: keep one vector of each id"),
+    ({"ids": np.array(["a", "", "=1", "c"])}, "id '' (and 1 more): write 1 to 200"),
+    ({"ids": None}, "vectors.npz: no array 'ids': write ids, vectors, labels"),
+    ({"ids": np.array(["a", "b"])}, "vectors.npz: 4 vectors, but 2 of ids: write one for each"),
+    ({"ids": np.array([0.5, 1, 2, 3])}, "ids are float64 [4], must be text: write it as text"),
+    ({"vectors": np.array([[0.0, np.nan]] + 3 * [[1, 2]])},
+     "the vector of id 'b' holds NaN or an infinite number: fill it in, or leave the line out"),
+    ({"vectors": np.array(2 * [[0.0, np.inf]] + 2 * [[1, 2]])},
+     "the vector of id 'a' holds NaN or an infinite number (and 1 more): fill it in"),
+    ({"vectors": np.full((4, 2), 1e300)}, "holds NaN or an infinite number (and 3 more)"),
+    ({"vectors": np.arange(4.0)}, "vectors are float64 [4], must be numbers [n, D]"),
+    ({"vectors": np.zeros((4, 0))}, "vectors are float64 [4, 0], must be numbers [n, D]"),
+    ({"vectors": np.full((4, 2), "1.5")}, "must be numbers [n, D]: write one row of D numbers"),
+    ({"vectors": np.array([[1, 2], [3], [4], [5]], dtype=object)},
+     "array 'vectors' holds Python objects, which are not unpickled: write numbers"),
+    ({"labels": np.array(["one", "two", None, "one"], dtype=object)},
+     "array 'labels' holds Python objects, which are not unpickled"),
+    ({"labels": np.array([0, 1, 2, 1])},
+     "vectors.npz: labels are int64 [4], must be text: write the names of data.classes"),
+    ({"labels": np.array(["one", "tow", "tow", ""])},
+     "id 'a': label 'tow' is not in data.classes (nought, one, two): did you mean 'two'?"),
+    ({"lables": SMALL["labels"]}, "array 'lables': leave it out; only ids, vectors"),
+    ({"encoder": np.array(["x", "y", "x", "x"])},
+     "embeddings of 2 encoders, 'x' and 'y': compute all of them with one"),
+    ({"split": np.array(["train", "test", "test", "val"])},
+     "id 'd': split 'test' of an image without a label: write train, val or test"),
+    ({"split": np.array(["train", "", "train", "val"])}, "id_a: labelled, but without a split"),
+    ({"patient": np.array(["p", "q", "", "p"])}, "id 'd': the column patient is empty"),
+    ({"patient": np.array(["p"] * 4)}, "patient 'p': all 3 labelled images are of this one"),
+])  # fmt: skip
 def test_a_file_that_cannot_be_used_is_refused_in_a_line(changes, said, tmp_path):
     [first, *rest] = faults(tmp_path, **changes)
     assert said.replace("id_a", "vectors.npz: a") in first and "\n" not in first and len(rest) < 2
 
 
-@pytest.mark.parametrize(
-    ("agreement", "said"),
-    [
-        ({"vector_size": 4}, "vectors of 3 numbers, must have 4 (data.vector_size): make them by"),
-        ({"encoder": "vit"}, "encoder '', must be 'vit' (data.encoder): compute the vectors with"),
-    ],
-)
+@pytest.mark.parametrize(("agreement", "said"), [
+    ({"vector_size": 4}, "vectors of 3 numbers, must have 4 (data.vector_size): make them by"),
+    ({"encoder": "vit"}, "encoder '', must be 'vit' (data.encoder): compute the vectors with"),
+])  # fmt: skip
 def test_what_was_not_agreed_upon_is_refused(agreement, said, tmp_path):
     [fault] = faults(tmp_path, agreed(**{"vector_size": 3, "encoder": "", **agreement}))
     assert said in fault
@@ -208,23 +202,20 @@ def test_the_server_is_told_no_id(tmp_path):
 # --- Parquet --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        ({"f0": [1.0, 2]}, "no column 'id': name each vector in it"),
-        ({"id": ["a", "b"]}, "neither f0 to fN and vector: write the numbers one way"),
-        ({"id": ["a", "b"], "f0": [1.0, 2], "f2": [1.0, 2]}, "no column 'f1', but 2 are numbered"),
-        ({"id": ["a", "b"], "f0": [1.0, None]}, "the vector of id 'b' holds NaN"),
-        ({"id": ["a", "b"], "f0": ["x", "y"]}, "f0 holds string, no numbers: write numbers"),
-        ({"id": ["a", "b"], "f0": [1.0, 2], "age": [3, 4]}, "column 'age': leave it out; only id,"),
-        ({"id": ["a", "b"], "f0": [1.0, 2], "label": [0, 1]}, "label are int64, must be text"),
-        ({"id": ["a", None], "f0": [1.0, 2]}, "id '': write 1 to 200 characters"),
-        ({"id": ["a", "b"], "vector": [[1.0], [2.0, 3.0]]}, "vectors of 1 and of 2 numbers"),
-        ({"id": ["a", "b"], "vector": [[1.0], None]}, "1 of 2 rows have no vector"),
-        ({"id": ["a", "b"], "vector": [1.0, 2.0]}, "vector is double, no list"),
-        ({"id": ["a", "b"], "vector": [[1.0], [None]]}, "the vector of id 'b' holds NaN"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "said"), [
+    ({"f0": [1.0, 2]}, "no column 'id': name each vector in it"),
+    ({"id": ["a", "b"]}, "neither f0 to fN and vector: write the numbers one way"),
+    ({"id": ["a", "b"], "f0": [1.0, 2], "f2": [1.0, 2]}, "no column 'f1', but 2 are numbered"),
+    ({"id": ["a", "b"], "f0": [1.0, None]}, "the vector of id 'b' holds NaN"),
+    ({"id": ["a", "b"], "f0": ["x", "y"]}, "f0 holds string, no numbers: write numbers"),
+    ({"id": ["a", "b"], "f0": [1.0, 2], "age": [3, 4]}, "column 'age': leave it out; only id,"),
+    ({"id": ["a", "b"], "f0": [1.0, 2], "label": [0, 1]}, "label are int64, must be text"),
+    ({"id": ["a", None], "f0": [1.0, 2]}, "id '': write 1 to 200 characters"),
+    ({"id": ["a", "b"], "vector": [[1.0], [2.0, 3.0]]}, "vectors of 1 and of 2 numbers"),
+    ({"id": ["a", "b"], "vector": [[1.0], None]}, "1 of 2 rows have no vector"),
+    ({"id": ["a", "b"], "vector": [1.0, 2.0]}, "vector is double, no list"),
+    ({"id": ["a", "b"], "vector": [[1.0], [None]]}, "the vector of id 'b' holds NaN"),
+])  # fmt: skip
 def test_a_table_that_cannot_be_used_is_refused_in_a_line(columns, said, tmp_path):
     pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     pq.write_table(pa.table(columns), tmp_path / "vectors.parquet")
@@ -247,31 +238,6 @@ def test_a_damaged_table_and_one_without_its_library(tmp_path, monkeypatch):
 
 
 # --- settings -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"image_size": 64}, "image_size is a setting of images: drop it, or vector_size"),
-        ({"channels": 3}, "channels is a setting of images"),
-        ({"patients": "(p)"}, "patients is a setting of images"),
-        ({"vector_size": 0, "image_size": 8, "channels": 1}, "encoder is a setting of vectors"),
-        ({"vector_size": 0, "encoder": ""}, "own data need an image_size in"),
-        ({"name": "digits"}, "is a setting of own data"),
-    ],
-)
-def test_settings_that_contradict_each_other(changes, said):
-    with pytest.raises((Contradiction, ValueError), match=said):
-        agreed(**changes)
-
-
-def test_pixels_keep_their_range_and_numbers_need_none():
-    from tests.own import agreed as of_images
-
-    assert agreed(mean=-120.0, std=60.0).inputs == (SIZE,)
-    for wrong in ({"mean": 1.5}, {"mean": -0.1}, {"std": 2.0}):
-        with pytest.raises((Contradiction, ValueError), match="of pixels"):
-            of_images(**wrong)
 
 
 def test_a_network_of_images_is_refused_before_a_run():

@@ -10,13 +10,13 @@ from fedapp.core.settings import SplitSettings
 from fedapp.data.inputs import DataSet, normalise
 from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.sites import Audit, Bags, Part, SiteData
-from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest
+from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.data.split.partition import partition
 
 CPU = torch.device("cpu")
 
 
-def pool(count: int, classes: int = 3) -> DataSet:
+def pool(count, classes=3):
     """Return images whose pixels spell their number in the pool, so that they can be followed."""
     number = torch.arange(count)
     images = torch.zeros(count, 1, 8, 8, dtype=torch.uint8)
@@ -25,13 +25,13 @@ def pool(count: int, classes: int = 3) -> DataSet:
     return DataSet(images, number % classes, names, (0.5,), (0.5,))
 
 
-def numbers(images: torch.Tensor) -> list[int]:
+def numbers(images):
     return (images[:, 0, 0, 0].long() * 256 + images[:, 0, 0, 1].long()).tolist()
 
 
 @given(st.integers(1, 200), st.sampled_from([1, 3, 40]), st.sampled_from([1e-6, 0.5, 1e6]))
 @settings(deadline=None, max_examples=40)
-def test_each_site_gets_what_the_manifest_says(count: int, clients: int, alpha: float) -> None:
+def test_each_site_gets_what_the_manifest_says(count, clients, alpha):
     images = pool(count)
     split = SplitSettings(num_clients=clients, dirichlet_alpha=alpha, label_alpha=alpha)
     manifest = partition(images.labels, split, 1, "x")
@@ -55,13 +55,13 @@ def test_each_site_gets_what_the_manifest_says(count: int, clients: int, alpha: 
         assert data.audit.pseudo_label_errors(hidden + 1) == (len(hidden), len(hidden))
 
 
-def sites(seed: int = 0) -> tuple[DataSet, Manifest, SimulatedSites]:
+def sites(seed=0):
     images = pool(400)
     manifest = partition(images.labels, SplitSettings(num_clients=4), seed, "x")
     return images, manifest, SimulatedSites(images, manifest, CPU)
 
 
-def test_nothing_is_copied_per_site() -> None:
+def test_nothing_is_copied_per_site():
     _, _, dealt = sites()
     storages = {
         part.untyped_storage().data_ptr()
@@ -77,14 +77,14 @@ def test_nothing_is_copied_per_site() -> None:
     assert dealt.site(2) is dealt.site(2)
 
 
-def test_hidden_labels_are_not_behind_the_visible_ones() -> None:
+def test_hidden_labels_are_not_behind_the_visible_ones():
     """A view shares its storage: even that must hold visible labels only."""
     _, manifest, dealt = sites()
     behind = dealt.site(1).labels.untyped_storage().nbytes() // 8
     assert behind == int(manifest.visible.sum()) < len(manifest.visible)
 
 
-def test_a_site_has_no_hidden_labels_in_its_fields() -> None:
+def test_a_site_has_no_hidden_labels_in_its_fields():
     _, _, dealt = sites()
     data = dealt.site(0)
     public = [n for n in dir(data.audit) if not n.startswith("_")]
@@ -92,7 +92,7 @@ def test_a_site_has_no_hidden_labels_in_its_fields() -> None:
     assert "tensor" not in repr(data.audit)
 
 
-def empty_site(**parts: Part) -> SiteData:
+def empty_site(**parts):
     images, labels = torch.zeros(0, 1, 8, 8, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
     known = Part(images, labels)
     data = SiteData(
@@ -106,7 +106,7 @@ def empty_site(**parts: Part) -> SiteData:
     return data.with_parts(**parts)
 
 
-def test_mu_at_its_ends() -> None:
+def test_mu_at_its_ends():
     two = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     six = torch.zeros(6, 1, 8, 8, dtype=torch.uint8)
     assert empty_site().mu == 0.0
@@ -116,7 +116,7 @@ def test_mu_at_its_ends() -> None:
     assert empty_site(labelled=known, unlabelled=Part(six)).mu == 0.25
 
 
-def test_the_fingerprint_changes_with_what_scores_depend_on_and_nothing_else() -> None:
+def test_the_fingerprint_changes_with_what_scores_depend_on_and_nothing_else():
     _, _, dealt = sites()
     data = dealt.site(0)
     bag, shares = torch.tensor([0, 1]), torch.eye(2, 3).double()
@@ -145,14 +145,14 @@ def test_the_fingerprint_changes_with_what_scores_depend_on_and_nothing_else() -
     assert len(data.fingerprint) == 16
 
 
-def test_images_cannot_pass_from_one_part_to_the_other_unnoticed() -> None:
+def test_images_cannot_pass_from_one_part_to_the_other_unnoticed():
     image = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
     left = empty_site(labelled=Part(image, torch.tensor([0])))
     right = empty_site(unlabelled=Part(image))
     assert left.fingerprint != right.fingerprint
 
 
-def test_to_the_same_device_is_the_same_value() -> None:
+def test_to_the_same_device_is_the_same_value():
     data = sites()[2].site(0)
     assert data.to(CPU) is data
     moved = data.to(torch.device("meta"))
@@ -161,7 +161,7 @@ def test_to_the_same_device_is_the_same_value() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
-def test_a_site_on_the_gpu_is_the_same_site() -> None:
+def test_a_site_on_the_gpu_is_the_same_site():
     images, manifest, dealt = sites()
     there = SimulatedSites(images, manifest, torch.device("cuda"))
     for k in range(4):
@@ -179,7 +179,7 @@ def test_a_site_on_the_gpu_is_the_same_site() -> None:
         )
 
 
-def test_audit_by_hand() -> None:
+def test_audit_by_hand():
     audit = Audit(torch.tensor([0, 1, 2, 2]))
     assert audit.pseudo_label_errors(torch.tensor([0, 2, 2, 0])) == (2, 4)
     assert Audit(torch.zeros(0, dtype=torch.int64)).pseudo_label_errors(
@@ -188,12 +188,12 @@ def test_audit_by_hand() -> None:
 
 
 @pytest.mark.parametrize("wrong", [torch.tensor([0, 1]), torch.rand(4), torch.zeros(4, 3)])
-def test_audit_refuses_what_are_no_classes(wrong: torch.Tensor) -> None:
+def test_audit_refuses_what_are_no_classes(wrong):
     with pytest.raises(DataError, match=r"must be int64 \[4\]"):
         Audit(torch.tensor([0, 1, 2, 2])).pseudo_label_errors(wrong)
 
 
-def test_a_manifest_of_other_data_is_refused() -> None:
+def test_a_manifest_of_other_data_is_refused():
     images, manifest, _ = sites()
     with pytest.raises(DataError, match="400 images of 3 classes, the data are 399 images"):
         SimulatedSites(pool(399), manifest, CPU)
@@ -207,6 +207,6 @@ def test_a_manifest_of_other_data_is_refused() -> None:
 
 
 @pytest.mark.parametrize("k", [-1, 4])
-def test_a_site_that_is_not_dealt_to_is_refused(k: int) -> None:
+def test_a_site_that_is_not_dealt_to_is_refused(k):
     with pytest.raises(DataError, match=f"site {k}: .* sites 0 to 3"):
         sites()[2].site(k)

@@ -175,22 +175,19 @@ def test_cmyk(tmp_path):
     assert np.abs(stored.values - through).max() <= 1
 
 
-@pytest.mark.parametrize(
-    ("values", "tags"),
-    [
-        (COLOURS.astype(np.uint16), {}),
-        (COLOURS.astype(np.float32), {}),
-        (COLOURS.astype(np.int8), {}),
-        (COLOURS, {262: [8]}),
-        (COLOURS, {262: [1]}),
-        (BYTES, {262: [32803]}),
-        (BYTES, {259: [7]}),
-        (BYTES, {259: [60000]}),
-        (BYTES, {258: [7]}),
-        (BYTES, {256: [0]}),
-        (BYTES, {339: [4]}),
-    ],
-)
+@pytest.mark.parametrize(("values", "tags"), [
+    (COLOURS.astype(np.uint16), {}),
+    (COLOURS.astype(np.float32), {}),
+    (COLOURS.astype(np.int8), {}),
+    (COLOURS, {262: [8]}),
+    (COLOURS, {262: [1]}),
+    (BYTES, {262: [32803]}),
+    (BYTES, {259: [7]}),
+    (BYTES, {259: [60000]}),
+    (BYTES, {258: [7]}),
+    (BYTES, {256: [0]}),
+    (BYTES, {339: [4]}),
+])  # fmt: skip
 @pytest.mark.parametrize("order", "<>")
 def test_what_else_there_is_is_refused(tmp_path, values, tags, order):
     refused(tiff(tmp_path / "a.tif", values, tags=tags, order=order))

@@ -9,7 +9,7 @@ from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.inputs import UNKNOWN, DataSet
 from fedapp.data.simulated_sites import SimulatedSites
 from fedapp.data.sites import Audit
-from fedapp.data.split.manifest import TRAIN, Manifest
+from fedapp.data.split.manifest import TRAIN
 from fedapp.data.split.partition import partition
 from fedapp.learn.metrics import count_pseudo_labels
 from fedapp.learn.networks.mlp import MLPSettings
@@ -21,7 +21,7 @@ KNOWN = np.arange(60) % 3
 LABELS = np.insert(KNOWN, np.arange(0, 40), UNKNOWN)  # one before each of the first 40
 
 
-def dealt(**changes) -> tuple[DataSet, Manifest]:
+def dealt(**changes):
     images = torch.arange(100, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
     data = DataSet(images.clone(), torch.from_numpy(LABELS), ("a", "b", "c"), (0.5,), (0.5,))
     split = SplitSettings(num_clients=4, **changes)
@@ -57,13 +57,10 @@ def test_by_hand():
     assert (found.by_class, found.wrong_by_class) == ((1, 3, 0), ())
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"bags": 3}, r"split.bags=3: the classes of 40 inputs are not known: choose 0"),
-        ({"labels": "all"}, r"split.labels=all: .* choose some"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"bags": 3}, r"split.bags=3: the classes of 40 inputs are not known: choose 0"),
+    ({"labels": "all"}, r"split.labels=all: .* choose some"),
+])  # fmt: skip
 def test_what_needs_their_classes_is_refused(changes, says):
     with pytest.raises(DataError, match=says):
         dealt(**changes)

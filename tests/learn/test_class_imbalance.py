@@ -17,38 +17,22 @@ from fedapp.learn.class_imbalance import (
     balanced_indices,
     class_mix_as_sampled,
 )
-from fedapp.learn.objectives import LocalTraining, fixmatch, supervised
+from fedapp.learn.objectives import fixmatch, supervised
+from tests.learn.test_objectives import work as local_training
 from tests.methods.conformance import data_of, digits_like
 
 EVEN_HAND = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1])
 """Seven images of class 0, one of class 1."""
 
 
-def work(labels, uneven="plain", unlabelled=0, epochs=1, repeat=1):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+def work(labels, uneven="plain", unlabelled=0, repeat=1):
     data = data_of(len(labels), unlabelled)
     data = data.with_parts(labelled=Part(digits_like(len(labels), 1), torch.tensor(labels)))
-    return LocalTraining(
-        model=model,
-        data=data,
-        normalise=lambda images: images.float() / 255,
-        size=4,
-        epochs=epochs,
-        shuffle=torch_stream(0, "shuffle"),
-        labelled_repeat=repeat,
-        uneven=uneven,
-    )
+    return replace(local_training(data=data), uneven=uneven, labelled_repeat=repeat)
 
 
 def labels_of(steps):
     return torch.cat([step.batch[1] for step in steps])
-
-
-def test_the_draw_by_hand():
-    """Eight draws of two classes: four each, the only image of class 1 four times."""
-    drawn = balanced_indices(EVEN_HAND, 8, torch_stream(0, "a"))
-    assert (drawn == 7).sum() == 4 and len(set(drawn[drawn != 7].tolist())) == 4
 
 
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(0, 40))
@@ -62,11 +46,6 @@ def test_every_class_that_occurs_is_drawn_as_often(labels, count):
         times = torch.bincount(drawn, minlength=len(own))
         for c in own.unique():  # none again before all others of its class
             assert times[own == c].max() - times[own == c].min() <= 1
-
-
-def test_classes_that_are_even_already_are_drawn_once_each():
-    own = torch.tensor([2, 0, 1, 1, 0, 2])
-    assert sorted(balanced_indices(own, 6, torch_stream(2, "c")).tolist()) == list(range(6))
 
 
 def test_the_shift_by_hand():

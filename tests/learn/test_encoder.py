@@ -1,7 +1,6 @@
 """Networks of torchvision from a file, frozen or in part: what is trained, sent, and refused."""
 
 import json
-import os
 import sys
 from copy import deepcopy
 
@@ -127,16 +126,6 @@ def test_each_image_is_asked_once_and_in_any_company_the_bits_are_the_same():
     assert not torch.equal(recalled(other), recalled(x[:1])) and len(asked) == 4
 
 
-def test_what_is_too_much_is_asked_again(monkeypatch):
-    monkeypatch.setattr("fedapp.learn.frozen_answers.MAX_CACHED_NUMBERS", 5)
-    asked = []
-    recalled = CachedAnswers(lambda x: (asked.append(len(x)), x.flatten(1)[:, :3])[1], 3)
-    for _ in range(2):
-        recalled(pictures(1))
-        recalled(pictures(3)[1:])
-    assert len(asked) == 3  # of one image 3 numbers are kept, of two more 6 are not
-
-
 def test_a_frozen_networks_bits_do_not_depend_on_who_else_is_asked():
     x = pictures(20)
     whole = CachedAnswers(built()._held.body, 1024)(x)
@@ -176,6 +165,10 @@ def test_where_a_networks_head_and_last_block_are(name, head, features, last):
     ({"weights_sha256": ""}, "model.weights_sha256 is empty: write there what `sha256sum FILE`"),
     ({"weights_sha256": "0" * 64}, "model.weights_sha256 says 0{64}; name the right file"),
     ({"record_sha256": "0" * 64}, "w.json': cannot be read .No such file"),
+    ({"body": f"{__name__}:broken"}, r"it failed .OSError: no disk.; mend it there"),
+    ({"body": f"{__name__}:untyped"}, "must be `def function.* -> nn.Module`; correct it"),
+    ({"body": f"{__name__}:absent"}, "has no function 'absent'; correct the name"),
+    ({"body": f"{__name__}:headless"}, "ends in '2', a BatchNorm1d, and a head is a Linear"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_in_one_line(fields, says):
     with pytest.raises(ConfigError, match=says) as error:
@@ -194,34 +187,6 @@ def test_images_smaller_than_a_network_takes_are_refused():
 def test_inputs_that_are_no_images_are_refused(inputs):
     with pytest.raises(ConfigError, match="encoder takes images of"):
         built(inputs)
-
-
-class Bomb:
-    def __reduce__(self):
-        return os.mkdir, ("was-run",)
-
-
-@pytest.mark.parametrize(("name", "change", "says"), [
-    ("w.pth", lambda w: w | {"fc.bias": Bomb()}, "is damaged or no state dict as"),
-    ("w.pth", lambda w: w | {"conv5.0.weight": torch.ones(3)}, r"'conv5.0.weight' is \[3\], must"),
-    ("w.pth", lambda w: {"model": w}, "holds more than named tensors"),
-    ("w.safetensors", lambda w: w | {"x": torch.ones(3)}, "has an unknown tensor 'x'"),
-])  # fmt: skip
-def test_a_file_that_is_not_what_it_should_be_is_refused(tmp_path, monkeypatch, name, change, says):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=says) as error:
-        built(**written(tmp_path / name, change(drawn())))
-    assert len(str(error.value).splitlines()) == 1
-    assert not (tmp_path / "was-run").exists()
-
-
-@pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
-def test_a_truncated_file_is_refused(tmp_path, name):
-    path = tmp_path / name
-    written(path, drawn())
-    path.write_bytes(path.read_bytes()[:100_000])
-    with pytest.raises(ConfigError, match="is damaged or no state dict"):
-        built(weights=str(path), weights_sha256=sha256(path))
 
 
 # --- a network of one's own -----------------------------------------------------------------------
@@ -251,18 +216,6 @@ def test_a_network_of_ones_own_by_its_name(tmp_path):
     x, [mean, std] = pictures(3), (torch.tensor(RECORD[k]).view(3, 1, 1) for k in ("mean", "std"))
     torch.testing.assert_close(network.trunk(x)[0], theirs[:3]((x - mean) / std))
     assert network.features == 7
-
-
-@pytest.mark.parametrize(("name", "says"), [
-    ("broken", r"it failed .OSError: no disk.; mend it there"),
-    ("untyped", "must be `def function.* -> nn.Module`; correct it"),
-    ("absent", "has no function 'absent'; correct the name"),
-    ("headless", "ends in '2', a BatchNorm1d, and a head is a Linear"),
-])  # fmt: skip
-def test_a_function_that_makes_no_network_is_refused_in_one_line(name, says):
-    with pytest.raises(ConfigError, match=says) as error:
-        built(body=f"{__name__}:{name}")
-    assert len(str(error.value).splitlines()) == 1
 
 
 # --- the record of the pixels ---------------------------------------------------------------------

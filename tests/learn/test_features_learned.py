@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from fedapp.core.errors import ConfigError
-from fedapp.core.rng import torch_stream
 from fedapp.learn.features import build_features
 from fedapp.learn.features.base import MAX_FEATURES
 from fedapp.learn.features.both import Both
@@ -16,7 +15,7 @@ from fedapp.learn.features.network import FrozenNetwork
 from fedapp.learn.features.patches import RIDGE, ROUNDING_STEPS, THRESHOLD, Patches, whitening
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.networks.base import Network
-from tests.learn.test_features import answers, exported, images
+from tests.learn.test_features import answers, exported, extremes, images
 
 SHAPES = [(1, 8, 8), (3, 14, 17), (4, 31, 9), (3, 70, 130)]
 
@@ -96,14 +95,6 @@ def test_whitening_by_hand():
     a, b = 9.5**-0.5, 1.5**-0.5
     expected = torch.tensor([[a + b, a - b], [a - b, a + b]]).double() / 2
     torch.testing.assert_close(found, expected)
-
-
-def test_whitened_patches_have_the_identity_as_covariance(monkeypatch):
-    monkeypatch.setattr("fedapp.learn.features.patches.RIDGE", 0.0)
-    root = torch.randn(6, 6, generator=torch_stream(0, "root"), dtype=torch.float64)
-    covariance = root @ root.T
-    found = whitening(covariance)
-    torch.testing.assert_close(found @ covariance @ found, torch.eye(6).double())
 
 
 def test_even_images_whiten_nothing():
@@ -186,10 +177,7 @@ def test_k_means_finds_the_stripes_that_images_are_made_of():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_norms_and_extremes(shape):
-    features = taught(shape, count=5)
-    x = images(8, *shape)
-    x[1], x[2], x[3], x[4], x[5] = 0, 2.5, x[3] * 1e30, x[4] * 1e-30, torch.finfo().max
-    x[6, :, : shape[1] // 2] = torch.finfo().min
+    features, x = taught(shape, count=5), extremes(8, shape)
     found = features(x)
     assert found.dtype == torch.float32 and found.shape == (8, features.size) == (8, 32)
     assert bool(found.isfinite().all()) and float(found.norm(dim=1).max()) <= 1
@@ -207,33 +195,6 @@ def test_a_row_hardly_depends_on_the_others(shape):
     many = images(features.at_once + 3, *shape)
     torch.testing.assert_close(features.of(many), features(many), rtol=0, atol=2e-6)
     assert features.of(many[:0]).shape == (0, features.size)
-
-
-def test_equal_seeds_give_equal_filters_and_others_do_not():
-    assert torch.equal(taught(seed=3).filters, taught(seed=3).filters)
-    assert not torch.equal(taught(seed=3).filters, taught(seed=4).filters)
-
-
-def test_patches_that_do_not_fit():
-    with pytest.raises(ConfigError, match="patches takes images of 1 to 4 channels"):
-        build_features("patches", (12,))
-    built = build_features("patches", (3, 32, 32), seed=1)
-    assert built.size == 800 and not built.training
-
-
-def test_what_was_learned_travels_by_name():
-    features, x = taught(), images(3, 3, 14, 14)
-    other = Patches((3, 14, 14), 9, 8)
-    other.load_state_dict(features.state_dict())
-    assert torch.equal(other(x), features(x))
-
-
-def test_patches_as_onnx(tmp_path):
-    features = taught((3, 32, 32))
-    session = exported(features, (3, 32, 32), tmp_path / "patches.onnx")
-    for count in (1, 5):
-        x = images(count, 3, 32, 32)
-        np.testing.assert_allclose(answers(session, x), features(x), rtol=1e-3, atol=1e-5)
 
 
 def test_both_stand_side_by_side(tmp_path):

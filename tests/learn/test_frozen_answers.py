@@ -51,13 +51,6 @@ def test_nothing_new_writes_nothing(tmp_path):
     assert file.stat().st_ino == before
 
 
-def test_without_a_folder_nothing_is_kept(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Started()(None)
-    Started().recalled(X)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("other", [{"of": "other weights"}, {"width": 3}])
 def test_another_network_has_a_file_of_its_own(tmp_path, other):
     Started()(tmp_path)

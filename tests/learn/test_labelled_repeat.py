@@ -7,29 +7,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedapp.learn.networks import initial_params
-from fedapp.learn.objectives import LocalTraining, fixmatch, index_pairs, supervised
-from tests.methods.conformance import PIXELS, context, data_of
-
-START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
+from fedapp.learn.objectives import fixmatch, index_pairs, supervised
+from tests.learn.test_objectives import work as local_training
 
 
-def work(labelled, unlabelled, repeat, size=2, seen=None):
-    site = context(data_of(labelled, unlabelled), START)
-    shuffle = torch.Generator().manual_seed(0)
-    note = (lambda images: seen.extend(i.sum().item() for i in images) or images) if (
-        seen is not None
-    ) else (lambda images: images)  # fmt: skip
-    return LocalTraining(
-        site.model, site.data, site.normalise, size, 1, shuffle, None, note, repeat
-    )
+def work(labelled, unlabelled, repeat, size=2, view=lambda images: images):
+    made = local_training(labelled, unlabelled, size=size)
+    return replace(made, labelled_repeat=repeat, view=view)
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 3])
 def test_a_pass_sees_each_labelled_image_so_often_in_so_many_more_steps(repeat):
-    seen = []
-    assert len(list(supervised(work(6, 0, repeat, seen=seen)))) == 3 * repeat
-    counts = Counter(seen)
+    counts = Counter()
+
+    def noted(images):
+        counts.update(image.sum().item() for image in images)
+        return images
+
+    assert len(list(supervised(work(6, 0, repeat, view=noted)))) == 3 * repeat
     assert len(counts) == 6 and set(counts.values()) == {repeat}
 
 
@@ -42,23 +37,11 @@ def test_beside_unlabelled_images_too(labelled, unlabelled, steps):
     assert len(counts) == labelled
 
 
-def test_without_labelled_images_it_changes_nothing():
-    for repeat in (1, 5):
-        assert len(list(index_pairs(work(0, 6, repeat)))) == 3
-        assert not list(supervised(work(0, 0, repeat)))
-
-
-def test_where_the_steps_are_given_there_are_no_more_of_them():
-    """FedAvg++ is FedAvg then, but for which images come twice."""
-    for repeat in (1, 3):
-        assert len(list(supervised(replace(work(6, 0, repeat), steps=4)))) == 4
-
-
 def test_a_loss_that_is_cut_off_has_the_gradient_of_weight_0():
     """What the released code does: the strong view is detached before its loss is taken."""
     at = work(4, 4, 1, size=8)
     [step] = list(fixmatch(at, lambda images: images, lambda images: images, 0.0, 0.0))
-    head = at.model.head.weight
+    head = at.model[1].weight
     [ours] = torch.autograd.grad(step(at.model), head)
     known, others = (at.normalise(part) for part in (at.data.labelled, at.data.unlabelled))
     logits = at.model(torch.cat([known, others, others]))

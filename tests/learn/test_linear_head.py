@@ -49,14 +49,6 @@ def over(form, name="resnet9", scale=1.0):
     return model
 
 
-def test_without_a_network_it_is_a_linear_layer_over_features():
-    model, x = over(FeatureHead("hog")), scaled(pictures(9))
-    weight, bias = head_of(model.map.size)
-    with torch.no_grad():
-        torch.testing.assert_close(model(x), model.map(x) @ weight.T + bias)
-    assert "scale" not in model.state_dict() and model.features == model.map.size
-
-
 @pytest.mark.parametrize("scale", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("features", ["hog", "network"])
 def test_beside_a_network_their_logits_are_added(features, scale):
@@ -191,7 +183,8 @@ def test_onnx_gives_its_probabilities(forms):
     ({"features": "nonsense"}, "no such features"),
     ({"features": "hog", "beside": 3}, "beside"),
     ({"features": 7}, "features"),
-], ids=["unknown", "wrong", "number"])  # fmt: skip
+    ({"features": "hog", "beside": True}, TENSORS),  # its tensors are another form's
+], ids=["unknown", "wrong", "number", "another"])  # fmt: skip
 def test_a_damaged_form_is_named(tmp_path, form, says):
     folder = written(tmp_path / "model")
     path = folder / DESCRIPTION
@@ -199,16 +192,5 @@ def test_a_damaged_form_is_named(tmp_path, form, says):
     plain["model"]["parts"][0]["form"] = form
     path.write_text(json.dumps(plain))
     with pytest.raises(RunError, match=says) as found:
-        load_model(folder, CPU)
-    assert "\n" not in str(found.value)
-
-
-def test_tensors_of_another_form_are_named(tmp_path):
-    folder = written(tmp_path / "model")
-    path = folder / DESCRIPTION
-    plain = json.loads(path.read_text())
-    plain["model"]["parts"][0]["form"] = {"features": "hog", "beside": True}
-    path.write_text(json.dumps(plain))
-    with pytest.raises(RunError, match=TENSORS) as found:
         load_model(folder, CPU)
     assert "\n" not in str(found.value)

@@ -20,25 +20,13 @@ def semi_supervised_loss(logits_s, labels, logits_u, targets, mu):
     return loss
 
 
-EVEN = torch.zeros(1, 2)  # softmax = (1/2, 1/2)
-
-
 def test_by_hand():
-    # CE = ln 2; KL((1/4, 3/4) || (1/2, 1/2)) = ln 2 - H(1/4, 3/4)
-    targets = torch.tensor([[0.25, 0.75]])
+    """-ln p for a one-hot target; KL((1/4, 3/4) || (1/2, 1/2)) = ln 2 - H(1/4, 3/4)."""
+    logits = torch.tensor([[0.2, 0.8], [0.5, 0.5]]).log()
+    targets = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
     kl = math.log(2) + 0.25 * math.log(0.25) + 0.75 * math.log(0.75)
-    loss = semi_supervised_loss(EVEN, torch.tensor([1]), EVEN, targets, 0.25)
-    assert loss.item() == pytest.approx(0.25 * math.log(2) + 0.75 * kl)
-
-
-def test_mu_one_is_cross_entropy_and_mu_zero_is_kl():
-    logits, labels = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
-    none = torch.empty(0, 3)
-    loss = semi_supervised_loss(logits, labels, none, none, 1.0)
-    torch.testing.assert_close(loss, F.cross_entropy(logits, labels))
-    same = torch.softmax(logits, 1)
-    zero = semi_supervised_loss(none, torch.empty(0, dtype=torch.long), logits, same, 0.0)
-    assert zero.item() == pytest.approx(0.0, abs=1e-6)
+    loss = soft_target_loss(logits, targets)
+    assert loss.item() == pytest.approx((-math.log(0.2) + kl) / 2)
 
 
 def test_extreme_logits_and_targets_have_finite_gradients():

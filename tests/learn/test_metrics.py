@@ -1,17 +1,20 @@
-"""Evaluation sums against scikit-learn and by hand; the calibration error of sums over sites."""
+"""Evaluation sums and counts of pseudo-labels: by hand, against scikit-learn, and of nothing."""
 
 import pytest
 import torch
 from sklearn.metrics import confusion_matrix
 
+from fedapp.data.sites import Audit
 from fedapp.learn.metrics import (
     CALIBRATION_BINS,
-    LABEL_GROUPS,
+    UNCERTAINTY_BINS,
     calibration_error,
+    count_pseudo_labels,
     evaluation,
     label_group,
     predict,
     predict_each,
+    uncertainty_bins,
     worst_decile,
 )
 from fedapp.learn.networks import build_model
@@ -74,12 +77,9 @@ def test_worst_decile_is_the_mean_of_the_worst_tenth():
     assert worst_decile([k / 20 for k in range(20)]) == pytest.approx((0 + 0.05) / 2)
 
 
-@pytest.mark.parametrize(
-    ("mu", "group"), [(0.0, 0), (0.0999, 0), (0.1, 1), (0.5, 1), (0.5001, 2), (1.0, 2)]
-)
-def test_the_ends_of_a_label_group(mu, group):
-    assert LABEL_GROUPS == ("mu < 0.1", "0.1 <= mu <= 0.5", "mu > 0.5")
-    assert label_group(mu) == group
+def test_the_ends_of_a_label_group():
+    shares = (0.0, 0.0999, 0.1, 0.5, 0.5001, 1.0)
+    assert [label_group(mu) for mu in shares] == [0, 0, 1, 1, 2, 2]
 
 
 def sums(count: list[int], correct: list[int], confidence: list[float]) -> Evaluation:
@@ -107,7 +107,43 @@ def test_without_images_there_is_no_calibration_error():
     assert calibration_error([sums([0, 0], [0, 0], [0.0, 0.0])]) is None
 
 
-def test_sure_and_right_is_0_sure_and_wrong_is_1():
-    answers = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    assert calibration_error([evaluation(answers, torch.tensor([0, 1]))]) == 0.0
-    assert calibration_error([evaluation(answers, torch.tensor([1, 0]))]) == 1.0
+SOFT = torch.tensor([[1.0, 0.0], [0.89, 0.11], [0.4, 0.6], [0.5, 0.5]])
+"""H / ln 2 is 0, 0.4999, 0.9710 and 1: bins 0, 4, 9 and 9."""
+HIDDEN = torch.tensor([0, 1, 1, 1])
+
+
+def test_by_hand():
+    found = count_pseudo_labels(SOFT, Audit(HIDDEN))
+    assert found.by_class == (3, 1)  # a tie goes to the first class
+    assert found.by_uncertainty == (1, 0, 0, 0, 1, 0, 0, 0, 0, 2)
+    assert found.wrong_by_class == (2, 0)
+    assert found.wrong_by_uncertainty == (0, 0, 0, 0, 1, 0, 0, 0, 0, 1)
+    assert found.total == 4
+
+
+def test_a_real_site_does_not_know_what_is_wrong():
+    found = count_pseudo_labels(SOFT, None)
+    assert (found.wrong_by_class, found.wrong_by_uncertainty) == ((), ())
+
+
+def test_no_pseudo_labels():
+    found = count_pseudo_labels(torch.empty(0, 3), Audit(torch.empty(0, dtype=torch.int64)))
+    assert found.by_class == found.wrong_by_class == (0, 0, 0)
+    assert found.by_uncertainty == (0,) * UNCERTAINTY_BINS and found.total == 0
+
+
+def test_of_one_class_nothing_is_uncertain():
+    assert uncertainty_bins(torch.ones(3, 1)).tolist() == [0, 0, 0]
+
+
+def test_the_order_does_not_matter_and_sums_agree():
+    stream = torch.Generator().manual_seed(0)
+    soft = torch.softmax(3 * torch.randn(200, 5, generator=stream), dim=1)
+    hidden = torch.randint(5, (200,), generator=stream)
+    order = torch.randperm(200, generator=stream)
+    found = count_pseudo_labels(soft, Audit(hidden))
+    assert count_pseudo_labels(soft[order], Audit(hidden[order])) == found
+    assert count_pseudo_labels(soft[order], Audit(hidden), of=order) == found
+    wrong, total = Audit(hidden).pseudo_label_errors(soft.argmax(1))
+    assert sum(found.wrong_by_class) == sum(found.wrong_by_uncertainty) == wrong
+    assert found.total == sum(found.by_uncertainty) == total

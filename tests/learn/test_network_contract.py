@@ -78,7 +78,7 @@ def test_every_network_of_the_registry_is_a_case():
 
 
 @every
-def test_shapes_and_types_of_every_piece(name, fields, inputs):
+def test_the_pieces_make_up_the_whole(name, fields, inputs):
     model, x = built(name, fields, inputs), noise(4, inputs)
     features = model.trunk(x)
     assert isinstance(features, tuple) and all(len(f) == 4 for f in features)
@@ -87,6 +87,10 @@ def test_shapes_and_types_of_every_piece(name, fields, inputs):
     assert logits.shape == (4, CLASSES) and logits.dtype == torch.float32
     assert (model.head.in_features, model.head.out_features) == (model.features, CLASSES)
     assert model.eval()(x[:0]).shape == (0, CLASSES)
+    features, whole = model.trunk(x), model(x)
+    assert torch.equal(model.tail(features), whole)
+    assert torch.equal(model.classify(model.embed(features)), whole)
+    assert torch.equal(model.tail(features, keep), whole)
 
 
 @every
@@ -100,15 +104,6 @@ def test_a_step_has_algorithms_with_equal_bits_on_a_gpu(name, fields, inputs):
     with Started() as started:
         built(name, fields, inputs).train()(noise(4, inputs)).logsumexp(1).sum().backward()
     assert len(started.names) > 3 and not started.names & refused
-
-
-@every
-def test_the_pieces_make_up_the_whole(name, fields, inputs):
-    model, x = built(name, fields, inputs).eval(), noise(4, inputs)
-    features = model.trunk(x)
-    assert torch.equal(model.tail(features), model(x))
-    assert torch.equal(model.classify(model.embed(features)), model(x))
-    assert torch.equal(model.tail(features, keep), model(x))
 
 
 @every
@@ -151,19 +146,14 @@ def test_the_head_is_the_heads_tensors(name, fields, inputs):
 
 @every
 def test_every_tensor_can_be_sent(name, fields, inputs):
-    state = built(name, fields, inputs).state_dict()
-    assert {t.dtype for t in state.values()} <= {torch.float32, torch.int64}
-    assert all(bool(t.isfinite().all()) for t in state.values())
-    again = from_bytes(to_bytes(state), schema_of(state), "test")
-    assert again.keys() == state.keys() and all(torch.equal(again[n], state[n]) for n in state)
-
-
-@every
-def test_its_own_tensors_are_those_of_its_state(name, fields, inputs):
     network = built(name, fields, inputs)
     own, state = tensors_of(network), network.state_dict()
     assert list(own) == list(state)
     assert all(own[name].data_ptr() == state[name].data_ptr() for name in state)
+    assert {t.dtype for t in state.values()} <= {torch.float32, torch.int64}
+    assert all(bool(t.isfinite().all()) for t in state.values())
+    again = from_bytes(to_bytes(state), schema_of(state), "test")
+    assert again.keys() == state.keys() and all(torch.equal(again[n], state[n]) for n in state)
 
 
 @every

@@ -16,7 +16,6 @@ from fedapp.learn.objectives import (
     fixmatch,
     labelled_loss,
     proximal_penalty,
-    selected_cross_entropy,
     supervised,
 )
 from fedapp.methods.averaging.fixmatch_global import taught
@@ -109,38 +108,12 @@ def test_an_epoch_sees_every_labelled_image_once(count, sizes, monkeypatch):
         assert sorted(found) == list(range(count))
 
 
-def test_a_step_is_of_the_model_as_it_is_when_it_is_called():
-    job = work()
-    [step] = supervised(job)
-    before = step(job.model).item()
-    with torch.no_grad():
-        job.model[1].weight.zero_()
-    assert step(job.model).item() == pytest.approx(math.log(3)) != before
-
-
-def test_steps_drawn_before_they_are_called_keep_their_own_batches():
-    """A loop variable must not slip into every step."""
-    job = work(labelled=8, size=4)
-    first, second = supervised(job)
-    assert first(job.model).item() != second(job.model).item()
-    with torch.no_grad():
-        total = nn.functional.cross_entropy(job.model(scale(job.data.labelled)), job.data.labels)
-    found = (first(job.model) + second(job.model)).item() / 2
-    assert found == pytest.approx(total.item(), rel=1e-5)
-
-
 # --- the two losses -------------------------------------------------------------------------------
 
 
 def logits_of(*rows):
     """Logits whose softmax is each row."""
     return torch.tensor(rows, dtype=torch.float64).log()
-
-
-def test_label_loss_by_hand():
-    logits = logits_of((0.7, 0.2, 0.1), (0.25, 0.5, 0.25))
-    by_hand = -(math.log(0.2) + math.log(0.25)) / 2
-    assert labelled_loss(logits, torch.tensor([1, 2])).item() == pytest.approx(by_hand)
 
 
 def test_consistency_by_hand():
@@ -155,13 +128,6 @@ def test_a_sample_at_the_threshold_counts():
     weak, strong = torch.zeros(1, 2), logits_of((0.25, 0.75))
     assert consistency(weak, strong, 0.5).item() > 0
     assert consistency(weak, strong, 0.5 + 1e-6).item() == 0
-
-
-def test_nothing_sure_is_a_loss_of_zero_with_a_gradient_of_zero():
-    weak, strong = torch.zeros(3, 4), torch.randn(3, 4).requires_grad_()
-    loss = consistency(weak, strong, 0.95)
-    loss.backward()
-    assert loss.item() == 0 and strong.grad.abs().max() == 0
 
 
 def test_no_gradient_flows_into_the_weak_view():
@@ -225,38 +191,6 @@ def one_unsure():
     return model, bright
 
 
-def fixmatch_gradient(model, unlabelled, strong):
-    data = data_of(labelled=2)
-    data = data.with_parts(unlabelled=Part(unlabelled))
-    job = work(model=model, data=data)
-    views = Views(strong=lambda images: strong[same(images, unlabelled)])
-    [step] = steps(job, views, confidence=0.95)
-    return gradient(model, step)
-
-
-def test_the_image_of_an_unsure_sample_does_not_touch_the_gradient():
-    model, images = one_unsure()
-    strong = digits_like(2, seed=8)
-    before = fixmatch_gradient(model, images, strong)
-    other_view = strong.clone()
-    other_view[1] = digits_like(1, seed=9)[0]
-    after = fixmatch_gradient(model, images, other_view)
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    other_image = images.clone()
-    other_image[1, 0, 0, 0] = 3  # another image, still unsure
-    after = fixmatch_gradient(model, other_image, strong)
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-
-
-def test_the_strong_view_of_a_sure_sample_does():
-    model, images = one_unsure()
-    strong = digits_like(2, seed=8)
-    before = fixmatch_gradient(model, images, strong)
-    strong[0] = digits_like(1, seed=9)[0]
-    after = fixmatch_gradient(model, images, strong)
-    assert not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-
-
 def test_only_the_strong_view_gives_the_unlabelled_gradient():
     """(softmax(strong) - one-hot) x_strong: the weak image appears in no factor of it."""
     model, images = one_unsure()
@@ -269,13 +203,6 @@ def test_only_the_strong_view_gives_the_unlabelled_gradient():
     x = scale(strong[0]).flatten()
     error = torch.softmax(model(scale(strong[:1])), dim=1)[0] - torch.tensor([1.0, 0.0])
     torch.testing.assert_close(weight, error[:, None] * x / 2, rtol=1e-4, atol=1e-6)
-
-
-def test_at_weight_zero_unlabelled_images_teach_nothing():
-    job = work(labelled=3, unlabelled=4)
-    [step] = steps(job, weight=0.0)
-    alone = nn.functional.cross_entropy(job.model(scale(job.data.labelled)), job.data.labels)
-    assert step(job.model).item() == pytest.approx(alone.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("labelled", "unlabelled", "each"), [
@@ -308,40 +235,10 @@ def test_an_epoch_is_one_pass_over_the_larger_part(labelled, unlabelled, each):
             assert repeats < (4 if len(part) == max(labelled, unlabelled) else math.inf)
 
 
-@pytest.mark.parametrize("labelled", [0, 1, 3, 9])
-def test_steps_of_an_epoch_are_equal_to_within_one_image_of_each_kind(labelled):
-    """Around every multiple of the batch size: no last step of two or three images."""
-    for unlabelled in range(max(labelled, 1), 18):
-        views = Views()
-        count = len(steps(work(labelled, unlabelled, size=4), views))
-        assert count == -(-unlabelled // 4)
-        for given in (views.given["weak"][::2], views.given["strong"]):
-            lengths = [len(images) for images in given]
-            assert max(lengths) - min(lengths) <= 1 and max(lengths) <= 4
-
-
-def test_views_are_drawn_once_per_step_and_not_again_when_it_is_called_again():
-    job, views = work(labelled=3, unlabelled=4), Views()
-    [step] = steps(job, views)
-    assert step(job.model).item() == step(job.model).item()
-    assert len(views.given["weak"]) == 2 and len(views.given["strong"]) == 1
-
-
-def test_strong_views_are_made_of_unlabelled_images_alone():
-    job, views = work(labelled=3, unlabelled=4), Views()
-    steps(job, views)
-    assert sorted(same(torch.cat(views.given["strong"]), job.data.unlabelled)) == [0, 1, 2, 3]
-
-
 def test_with_all_labelled_and_views_that_change_nothing_it_is_supervised_bit_for_bit():
     plain = values(supervised, work(labelled=9, epochs=3))
     fixed = values(partial(steps, confidence=NEVER), work(labelled=9, epochs=3))
     assert fixed == plain and len(plain) == 9
-
-
-def test_the_same_stream_gives_the_same_steps():
-    one = values(steps, work(labelled=5, unlabelled=9, epochs=2))
-    assert one == values(steps, work(labelled=5, unlabelled=9, epochs=2))
 
 
 # --- labels made once -----------------------------------------------------------------------------
@@ -361,26 +258,6 @@ def test_a_taught_step_by_hand():
     with torch.no_grad():  # a network that changes does not change the labels
         job.model[1].weight.zero_()
     assert step(job.model).item() == pytest.approx(math.log(3) * (1 + 0.5 * 2 / 3), rel=1e-5)
-
-
-@pytest.mark.parametrize(("labelled", "unlabelled"), [(10, 3), (3, 10), (0, 6), (5, 0), (0, 0)])
-def test_taught_takes_the_steps_of_fixmatch_and_sees_each_image_with_its_label(
-    labelled, unlabelled
-):
-    job, views = work(labelled, unlabelled, epochs=2), Views()
-    labels = torch.arange(unlabelled) % 3
-    sure = torch.ones(unlabelled, dtype=torch.bool)
-    taken = list(taught(job, views.weak, views.strong, labels, sure, weight=1.0))
-    again = Views()
-    assert len(taken) == len(steps(work(labelled, unlabelled, epochs=2), again))
-    for one, other in zip(views.given["strong"], again.given["strong"], strict=True):
-        assert torch.equal(one, other)
-
-
-def test_counted_loss_by_hand():
-    logits = logits_of((0.5, 0.3, 0.2), (0.1, 0.1, 0.8))
-    found = selected_cross_entropy(logits, torch.tensor([1, 2]), torch.tensor([True, False]))
-    assert found.item() == pytest.approx(-math.log(0.3) / 2)
 
 
 def test_a_pull_is_half_its_strength_times_the_squared_distance():

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from fedapp.learn.optimisers import Sgd
 
 
-def parameters(*values: float) -> list[nn.Parameter]:
+def parameters(*values):
     return [nn.Parameter(torch.tensor([value])) for value in values]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_as_torchs_to_the_bit(momentum: float, decay: float) -> None:
+def test_as_torchs_to_the_bit(momentum, decay):
     stream = torch.Generator().manual_seed(0)
     shapes = ((3, 4), (7,), (2, 3, 5, 5), ())
     start = [torch.randn(shape, generator=stream) for shape in shapes]
@@ -33,7 +33,7 @@ def test_as_torchs_to_the_bit(momentum: float, decay: float) -> None:
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_without_a_gradient_nothing_moves() -> None:
+def test_without_a_gradient_nothing_moves():
     w, still = parameters(1.0, 2.0)
     sgd = Sgd([w, still], rate=0.1, momentum=0.9)
     sgd.step()

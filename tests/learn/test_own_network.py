@@ -13,7 +13,7 @@ from torch import nn
 from fedapp.core.errors import ConfigError
 from fedapp.core.plugins import load_function, register_function
 from fedapp.learn.networks import build_model, network_class, network_settings
-from fedapp.learn.networks._own import SequentialNetwork, ends_in_head
+from fedapp.learn.networks._own import SequentialNetwork
 
 HERE = "tests.learn.own_network"
 SMALL = f"{HERE}:small"
@@ -124,12 +124,6 @@ def test_a_row_answers_as_the_row_does():
 def test_a_rows_parameters_are_settings():
     network = build_model(network_settings(register_function(row), {"units": 9}), (4,), 3)
     assert (network.features, network.head.out_features) == (9, 3)
-
-
-def test_a_head_alone_is_a_row_too():
-    layers = nn.Sequential(nn.Dropout(0.1), nn.Linear(4, 3)).eval()
-    assert ends_in_head(layers) and not ends_in_head(nn.Sequential())
-    assert torch.equal(SequentialNetwork(layers).eval()(torch.ones(2, 4)), layers(torch.ones(2, 4)))
 
 
 @pytest.mark.parametrize(("function", "says"), [

@@ -12,7 +12,6 @@ from fedapp.core.errors import ProtocolError
 from fedapp.core.settings import TransportSettings
 from fedapp.learn.params import (
     all_finite,
-    digest_of,
     from_bytes,
     max_bytes,
     part_from_bytes,
@@ -31,14 +30,6 @@ def model(value=1.0, count=3):
 
 
 SCHEMA = schema_of(model())
-
-
-def test_bytes_round_trip_and_do_not_depend_on_order():
-    params = model(0.5)
-    back = from_bytes(to_bytes(params), SCHEMA, "test")
-    assert all(torch.equal(params[n], back[n]) for n in params)
-    assert to_bytes(params) == to_bytes(dict(reversed(params.items())))
-    assert digest_of(to_bytes(model(1))) != digest_of(to_bytes(model(2)))
 
 
 def test_bytes_that_safetensors_writes_in_another_way_are_as_good():
@@ -97,19 +88,11 @@ def test_every_way_to_write_a_model_down_gives_it_back(transport):
     expected = {**params, "w": params["w"].half().float() if half else params["w"]}
     assert all(torch.equal(expected[n], back[n]) for n in params)  # vectors are never rounded
     assert to_bytes(back, transport) == blob  # written down again: the same content
+    assert to_bytes(dict(reversed(params.items())), transport) == blob
     for other in TRANSPORTS:
         if other != transport:
             with pytest.raises(ProtocolError):
                 from_bytes(blob, schema, "test", other)
-
-
-def test_float16_halves_and_compression_takes_more_off_real_weights():
-    torch.manual_seed(0)
-    params = {"w": torch.randn(256, 256) * 0.05}
-    sizes = [len(to_bytes(params, transport)) for transport in TRANSPORTS]
-    plain, packed, half, packed_half = sizes
-    assert 0.49 < half / plain < 0.51
-    assert 0.80 < packed / plain < 0.92 and packed_half < half
 
 
 def test_a_small_stream_that_unpacks_to_much_is_refused_without_unpacking_it():

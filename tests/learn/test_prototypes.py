@@ -51,11 +51,6 @@ def test_class_means_by_hand():
     assert means.known.tolist() == [True, False, True, False]
 
 
-def test_of_no_images_no_class_is_known():
-    means = class_means(torch.empty(0, 2), torch.empty(0, dtype=torch.int64), 3)
-    assert means.centres.tolist() == [[0, 0]] * 3 and not means.known.any()
-
-
 def test_the_mean_is_over_those_that_have_the_class_by_hand():
     each = Prototypes(
         torch.tensor([[[1.0], [0.0], [0.0]], [[3.0], [7.0], [0.0]]]),
@@ -67,13 +62,6 @@ def test_the_mean_is_over_those_that_have_the_class_by_hand():
     filled = completed(each, mean)
     assert filled.centres[..., 0].tolist() == [[1, 7, 0], [3, 7, 0]]
     assert filled.known.tolist() == [[True, True, False]] * 2
-
-
-def test_the_mean_of_one_site_is_its_own_and_of_none_nothing():
-    one = drawn(0, sites=1)
-    assert torch.equal(mean_of(one).centres, one.centres[0])
-    assert torch.equal(mean_of(one).known, one.known[0])
-    assert not mean_of(drawn(0, sites=0)).known.any()
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -137,19 +125,6 @@ def test_on_top_of_a_prototype_the_gradient_is_finite(distance):
 
 
 # --- targets and thresholds -----------------------------------------------------------------------
-
-
-def test_one_helper_with_the_own_prototypes_teaches_what_is_predicted():
-    """Predicted by the network itself, with its own prototypes as its head."""
-    model, images, labelled = network(), points(3), points(4)
-    own = class_means(embedded(model, labelled, torch.clone), torch.arange(6) % 4, 4)
-    with by_prototypes(model, own, "euclidean"), torch.no_grad():
-        predicted = torch.softmax(model.eval()(images), 1)
-    helper = Prototypes(own.centres[None], own.known[None])
-    answers = log_answers(embedded(model, images, torch.clone), helper, "euclidean").exp()
-    targets, counts = pseudo_labels(answers, NONE, 1.0)
-    assert counts.all() and torch.allclose(targets, predicted, atol=1e-6)
-    assert (targets.max(1).values - 1 / 4).min() > 1e-3  # it tells the images apart
 
 
 def test_only_answers_that_pass_their_class_are_averaged_by_hand():
@@ -241,16 +216,6 @@ def test_after_an_error_the_head_is_back():
     with pytest.raises(RuntimeError), by_prototypes(model, mean_of(drawn(2, numbers=6)), "squared"):
         raise RuntimeError
     assert model.head is head
-
-
-def test_a_squared_distance_is_a_linear_head():
-    """-||f - c||^2 = 2 c f - ||c||^2, but for what is the same for all classes."""
-    prototypes = drawn(4, sites=1)
-    one = Prototypes(prototypes.centres[0], torch.ones(4, dtype=torch.bool))
-    f = points(4)
-    linear = 2 * f @ one.centres.T - one.centres.square().sum(1)
-    head = PrototypeHead.of(one, "squared")
-    assert torch.allclose(torch.softmax(head(f), 1), torch.softmax(linear, 1), atol=1e-5)
 
 
 def test_a_head_gives_an_unknown_class_nothing():

@@ -9,7 +9,6 @@ from fedapp.core.errors import ConfigError
 from fedapp.core.rng import seeded, torch_stream
 from fedapp.core.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
-from fedapp.learn.networks.mlp import MLP
 from fedapp.learn.networks.resnet9 import ResNet9
 from fedapp.learn.optimisers import MAX_GRADIENT_NORM, clipped
 from fedapp.learn.steps import Step, batches, paired
@@ -43,14 +42,6 @@ def run(model, count, epochs=1, settings=SETTINGS, labelled=0):
     with seeded(CPU, 0, "train"):
         shuffle, wanted = torch_stream(0, "shuffle"), targets(count)
         return train(model, pictures(count), wanted, labelled, scale, settings, epochs, shuffle)
-
-
-@pytest.mark.parametrize(("count", "size", "sizes"), [
-    (0, 4, []), (1, 4, [1]), (4, 4, [4]), (5, 4, [3, 2]), (8, 4, [4, 4]), (9, 4, [3, 3, 3]),
-    (3, 2, [3]), (5, 2, [3, 2]), (259, 64, [52, 52, 52, 52, 51]),
-])  # fmt: skip
-def test_an_epoch_is_cut_into_equal_batches(count, size, sizes):
-    assert [len(b) for b in batches(torch.arange(count), size)] == sizes
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
@@ -100,17 +91,6 @@ def test_an_ordinary_gradient_keeps_its_last_bit_and_a_long_one_its_direction():
     assert all(map(torch.equal, clipped(ordinary), ordinary))
     one, other = clipped([torch.tensor([3e8]), torch.tensor([-4e8])])
     torch.testing.assert_close(torch.cat([one, other]), torch.tensor([12.0, -16.0]))
-
-
-@pytest.mark.parametrize(("labelled", "total", "sizes"), [
-    (3, 10, [(3, 4), (3, 3)]), (9, 10, [(3, 1)] * 3), (1, 2, [(1, 1)]), (4, 12, [(4, 4)] * 2),
-    (2, 7, [(2, 3), (2, 2)]), (5, 10, [(3, 3), (2, 2)]),
-])  # fmt: skip
-def test_paired_batches_hold_both_kinds_and_miss_no_image(labelled, total, sizes):
-    epoch = list(paired(labelled, total, 4, torch_stream(0, "shuffle"), CPU))
-    assert [(len(known), len(other)) for known, other in epoch] == sizes
-    known, other = (torch.cat(part).tolist() for part in zip(*epoch, strict=True))
-    assert set(known) == set(range(labelled)) and set(other) == set(range(labelled, total))
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
@@ -234,25 +214,6 @@ def test_a_step_in_pieces_is_the_step():
     assert whole == pytest.approx((24.0, 0.2))
     for most in (1, 2, 3, 4, 5, 99):
         assert linear(replace(settings, at_once=most)) == pytest.approx(whole, rel=1e-6), most
-
-
-def test_a_network_without_batch_norm_learns_in_pieces_what_it_learns_whole():
-    def mlp(at_once):
-        with seeded(CPU, 0, "test model"):
-            model = MLP(64, 2, (8,), 0.0)
-        loss = run(model, 21, 3, replace(SETTINGS, batch_size=10, at_once=at_once))
-        return loss, torch.cat([p.detach().flatten() for p in model.parameters()])
-
-    (loss, weights), (other, others) = mlp(0), mlp(3)
-    assert other == pytest.approx(loss, rel=1e-5) and torch.allclose(weights, others, atol=1e-5)
-
-
-def test_pieces_as_large_as_the_batches_change_no_bit():
-    plain, same = small(), small()
-    assert run(plain, 12) == run(same, 12, settings=replace(SETTINGS, at_once=4))
-    assert all(
-        torch.equal(a, b) for a, b in zip(plain.parameters(), same.parameters(), strict=True)
-    )
 
 
 def test_a_penalty_counts_once():

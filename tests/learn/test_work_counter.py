@@ -1,7 +1,6 @@
 """Counts of steps and images: by hand, nested and outside, and in whole runs of every method."""
 
 import pytest
-import torch
 
 from fedapp.learn.work_counter import WorkCount, count_work, counting_work
 from fedapp.methods.averaging.fedavg import FedAvg
@@ -57,10 +56,3 @@ def test_two_steps_of_fedmatch_on_one_batch(tmp_path):
     changes = {"training__local_steps": 4, "training__warmup_epochs": 0, "rounds__num_rounds": 1}
     summary = play(toy(FedMatch(), tmp_path, [Deal(20, 9)], **changes)).summary
     assert summary["steps_per_site"] == 8
-
-
-def test_without_training_there_is_nothing(tmp_path):
-    changes = {"training__warmup_epochs": 0, "rounds__num_rounds": 0}
-    summary = play(toy(FedAvg(), tmp_path, DEALS, **changes)).summary
-    assert summary["steps_per_site"] == summary["images_per_site"] == 0
-    assert torch.is_grad_enabled()

@@ -1,4 +1,4 @@
-"""Images, or vectors, that lie at a site and that nobody else ever sees: docs/OWN_DATA.md."""
+"""Images or vectors that lie at a site and are never seen by anybody else: docs/OWN_DATA.md."""
 
 from fedapp.data.own.entries import Entry, Fault, Kind, Listing, OwnDataError
 from fedapp.data.own.listing import list_agreed, list_own

@@ -1,12 +1,14 @@
-"""What a site's listing is made of, and what may be wrong with it, whatever its layout.
+"""The listing of a site's data, and the faults that it may have, whatever its layout.
 
-A fault is said to the site in full and to the server in part: a file's name may hold a patient's,
-and so may a label that is none (two columns exchanged). So a fault has two wordings: one with names
-for the site's own screen and log, one without for the server.
+A fault is reported completely to the site and partly to the server. The name of a file may contain
+the name of a patient, and so may a label that is not a valid class (two columns exchanged). So
+every fault has two wordings: one with names for the site's own screen and log, and one without for
+the server.
 
-Whose an image is, a column of labels.csv says, or a part of its path (`patients` of site.yaml). A
-patient's images are a group: they go to one part of a site together, and a site's intervals draw
-patients, not images. A split that the site has made itself must keep to that.
+The patient of an image is given by a column of labels.csv or by a part of its path (`patients` of
+site.yaml). The images of a patient are a group. They go to one part of a site together, and the
+confidence intervals of a site resample patients, not images. A split that the site has made itself
+must keep patients together, too.
 """
 
 import difflib
@@ -25,14 +27,14 @@ from fedapp.data.split.groups import patient_in
 
 IMAGE = f"an image as {KINDS}"
 PATIENT, GROUP = "patient", "group"
-"""Columns of labels.csv, each of which says what must stay together."""
+"""Columns of labels.csv that say which images must stay together."""
 PARTS = ("train", "val", "test")
-"""What a site's own split may say of an image."""
+"""Parts that a site's own split may name."""
 _WHOSE = "so nobody knows whose it is"
 
 
 class Kind(StrEnum):
-    """Kinds of faults; the values are what the server is told."""
+    """Kinds of faults. The values are the wording for the server."""
 
     LAYOUT = "its folder or its labels.csv is not laid out as docs/OWN_DATA.md says"
     LABEL = "it has labels that are not in data.classes"
@@ -47,7 +49,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: where it is, what rule is broken, and what to do."""
+    """One fault: where it is, which rule is broken, and the remedy."""
 
     kind: Kind
     where: str
@@ -59,7 +61,7 @@ class Fault:
 
 
 class OwnDataError(ImageError):
-    """A site's data cannot be used. The message names files: it is for the site alone."""
+    """A site's data cannot be used. The message names files, so it is for the site only."""
 
     def __init__(self, site: str, faults: Sequence[Fault]) -> None:
         more = f" (and {len(faults) - 1} more; `fedapp check` lists them)" if faults[1:] else ""
@@ -74,13 +76,15 @@ class OwnDataError(ImageError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One image, or one vector of the file `path`. They are in the order of their names.
+    """One image, or one vector of the file `path`. Entries are sorted by name.
 
-    name: its path below the data, with slashes; a vector's id.
-    label: class, or empty. part: train, val or test, or empty where the site left that open.
-    group: what must stay together, such as a patient; empty: this image belongs to no other.
-    bag: which of the site's bags holds it, in the place of a label; empty: none. findings: of each
-    agreed one 1, 0 or `UNKNOWN`; then the label, if any was read, names those that are there.
+    name: the path below the data folder, with slashes; for a vector its id.
+    label: the class, or empty.
+    part: train, val or test; empty if the site left that open.
+    group: what must stay together, such as a patient; empty: the image is on its own.
+    bag: the site's bag that contains it, in place of a label; empty: none.
+    findings: 1, 0 or `UNKNOWN` for each agreed finding; the label, if any finding was annotated,
+    then names those that are present.
     """
 
     path: Path
@@ -95,9 +99,10 @@ class Entry:
 def one_entry_per_finding(
     entries: Sequence[Entry], findings: Sequence[str]
 ) -> list[tuple[int, Entry]]:
-    """Return each entry, with its place, once for every finding that was read in it.
+    """Return each entry with its position, once for every finding that was annotated in it.
 
-    Its label then says "effusion" or "no effusion". One in which nothing was read stays as it is.
+    Its label is then, for example, "effusion" or "no effusion". An entry without annotations is
+    returned unchanged.
     """
     found = []
     for place, entry in enumerate(entries):
@@ -109,11 +114,14 @@ def one_entry_per_finding(
 
 @dataclass(frozen=True)
 class Listing:
-    """What a site holds.
+    """What a site has.
 
-    passed_over: files beside the images that are none. bags: class proportions of each bag, by its
-    name, in the order of the agreed classes; each sums to 1. by_patient: groups are patients.
-    values: of each entry, float32 [n, D], finite; None: the entries are images, not opened yet.
+    passed_over: files beside the images that are ignored.
+    bags: the class proportions of each bag by its name, in the order of the agreed classes; they
+    sum to 1.
+    by_patient: whether groups are patients.
+    values: of all entries, float32 [n, D], finite; None: the entries are images that are not opened
+    yet.
     """
 
     entries: tuple[Entry, ...]
@@ -127,9 +135,11 @@ class Listing:
 def check_label(
     where: str, label: str, classes: Sequence[str], strange: set[str], faults: list[Fault]
 ) -> None:
-    """Note the fault of a label that is not agreed, where it first comes up.
+    """Report a label that is not an agreed class, once for each such label.
 
-    label: empty: there is none. classes: empty: any label will do. strange: labels noted before.
+    label: empty: there is none.
+    classes: empty: any label is accepted.
+    strange: labels that were reported before.
     """
     if label and classes and label not in {*classes, *strange}:
         strange.add(label)
@@ -137,7 +147,7 @@ def check_label(
 
 
 def label_fault(where: str, label: str, classes: Sequence[str], called: str = "label") -> Fault:
-    """Return the fault of a label, or what else it is called, that is not in the agreed list."""
+    """Return the fault of a label (or of what it is `called`) that is not in the agreed list."""
     near = difflib.get_close_matches(label, classes, 1)
     same = next((c for c in classes if c.lower() == label.lower()), near[0] if near else "")
     remedy = f"did you mean {same!r}?" if same else "rename it, or have the list changed"
@@ -146,22 +156,22 @@ def label_fault(where: str, label: str, classes: Sequence[str], called: str = "l
 
 
 def leads_outside(path: Path, root: Path) -> bool:
-    """Whether a path leads out of the folder `root`, itself free of links, through links or not."""
+    """Whether a path, with links resolved, leads out of `root`, which itself contains no links."""
     return not Path(os.path.realpath(path)).is_relative_to(root)
 
 
 def outside_fault(where: str) -> Fault:
-    """Return the fault of a file that lies elsewhere."""
+    """Return the fault of a file that lies outside the data folder."""
     return Fault(
         Kind.FILE, where, "leads out of the data's folder", "copy the images into the folder"
     )
 
 
 def with_patients_of_paths(listing: Listing, pattern: str) -> Listing:
-    """Return the listing with each image's patient, and what is wrong with that.
+    """Return the listing with each image's patient taken from its path, and the faults of that.
 
-    pattern: a regular expression with one group, which is found in an image's path below the data
-    and gives the patient; empty: the listing stays as it is.
+    pattern: a regular expression with one group, which is searched in the path below the data
+    folder; empty: the listing is returned unchanged.
     """
     if not pattern:
         return listing
@@ -187,7 +197,7 @@ def with_patients_of_paths(listing: Listing, pattern: str) -> Listing:
 
 
 def missing_patient_faults(where: str, patient: str) -> list[Fault]:
-    """Return the fault of a line without a patient, where others have one."""
+    """Return the fault of a line without a patient, where other lines have one."""
     if patient:
         return []
     what = f"the column {PATIENT} is empty, {_WHOSE}"
@@ -195,7 +205,7 @@ def missing_patient_faults(where: str, patient: str) -> list[Fault]:
 
 
 def single_patient_faults(entries: Sequence[Entry]) -> list[Fault]:
-    """Return the fault of a site all of whose labelled images are one patient's."""
+    """Return the fault of a site whose labelled images all are of one patient."""
     of = [entry.group for entry in entries if entry.label]
     if not of or len(set(of)) > 1:
         return []
@@ -205,12 +215,12 @@ def single_patient_faults(entries: Sequence[Entry]) -> list[Fault]:
 
 
 def part_named(word: str) -> str:
-    """Return the part that a word of a site's own split names, or the word itself."""
+    """Return the part that a word in a site's own split means, or the word itself."""
     return SPLITS.get(word.lower(), word.lower())
 
 
 def part_fault(where: str, part: str, label: str) -> Fault | None:
-    """Return what is wrong with an input's part; empty: the site says none."""
+    """Return what is wrong with an input's part; an empty part means that the site says none."""
     if part in (*PARTS, "") and (label or part not in ("val", "test")):
         return None
     rule = f"split {part!r}" if label else f"split {part!r} of an image without a label"
@@ -219,9 +229,9 @@ def part_fault(where: str, part: str, label: str) -> Fault | None:
 
 
 def with_settled_parts(table: str, entries: Sequence[Entry], faults: list[Fault]) -> list[Entry]:
-    """Return the entries, those without a label for training where the site has made a split.
+    """Return the entries; where the site has made a split, unlabelled ones are for training.
 
-    faults: takes what is wrong with that split. table: the name of what says it.
+    table: the name of the file that contains the split. faults: receives what is wrong with it.
     """
     if not any(entry.part for entry in entries):
         return list(entries)

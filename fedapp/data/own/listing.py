@@ -1,8 +1,8 @@
-"""A site's inputs and labels before any image is opened, and all that is wrong with them.
+"""The inputs and labels of a site before any image is opened, and everything wrong with them.
 
-DATA is a folder with `labelled/<class>/*.png` and `unlabelled/*.png`, or one with a `labels.csv`,
-or that CSV file itself. Images are files of `data.folder.SUFFIXES`. Or a file of vectors, or a
-folder with one.
+The data are a folder with `labelled/<class>/*.png` and `unlabelled/*.png`, or a folder with a
+`labels.csv`, or this CSV file. Images are files with the endings `data.folder.SUFFIXES`. Or the
+data are a file of vectors, or a folder that contains one.
 """
 
 import difflib
@@ -29,11 +29,11 @@ from fedapp.data.own.vectors import NAMES, list_vectors, vectors_file
 
 TABLE = "labels.csv"
 LABELLED, UNLABELLED = "labelled", "unlabelled"
-"""Folders of a site's data: the first holds a folder for each class."""
+"""Subfolders of a site's data. The first one has a folder for each class."""
 
 
 def list_agreed(data: Path, settings: DataSettings) -> Listing:
-    """List a site's data as `list_own` does, as all sites agreed upon."""
+    """List a site's data, as `list_own` does, by the settings that all sites agreed on."""
     vectors = (settings.vector_size, settings.encoder)
     names = settings.finding_names
     return list_own(data, settings.class_names, settings.patients, vectors, names)
@@ -46,11 +46,13 @@ def list_own(
     vectors: tuple[int, str] | None = None,
     findings: Sequence[str] = (),
 ) -> Listing:
-    """List a site's data; entries ascend by name. Every fault is in the result, nothing is raised.
+    """List a site's data, sorted by name. Every fault is in the result; nothing is raised.
 
-    classes: what labels may be; empty: whatever there is. patients: as `data.patients`. vectors:
-    `data.vector_size`, 0 where images are agreed upon, and `data.encoder`; None: nothing is.
-    findings: the agreed ones, each of which is a column, in the place of classes.
+    classes: the accepted labels; empty: any.
+    patients: as `data.patients`.
+    vectors: `data.vector_size`, 0 where images were agreed on, and `data.encoder`; None: nothing
+    was agreed on.
+    findings: the agreed findings, each of which is a column, in place of classes.
     """
     table = data if data.suffix.lower() == ".csv" else data / TABLE
     if not os.path.exists(data):  # False too where it may not be looked at
@@ -89,7 +91,7 @@ def _vectors(
     classes: Sequence[str],
     agreed: tuple[int, str] | None,
 ) -> Listing:
-    """List a file of vectors where these are agreed upon, and nothing else lies beside it."""
+    """List a file of vectors, if vectors were agreed on and no other data lie beside it."""
     if agreed and not agreed[0]:
         remedy = "remove it, or have data.vector_size and data.encoder agreed upon"
         return _only(Fault(Kind.VECTORS, file.name, "vectors, but images are agreed upon", remedy))
@@ -105,7 +107,7 @@ def _only(fault: Fault) -> Listing:
 
 
 def list_folders(data: Path, classes: Sequence[str]) -> Listing:
-    """List the images in a folder; the label is the name of the folder they lie in."""
+    """List the images in a folder. The label is the name of the folder that contains them."""
     walk = _Walk(data)
     for folder in walk.folders(data, keep=(LABELLED, UNLABELLED)):
         if folder.name == UNLABELLED:
@@ -121,7 +123,7 @@ def list_folders(data: Path, classes: Sequence[str]) -> Listing:
 
 
 class _Walk:
-    """Collects entries and faults on the way through the folders."""
+    """Collects entries and faults while it walks through the folders."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -131,7 +133,7 @@ class _Walk:
         self.passed_over: list[str] = []
 
     def folders(self, folder: Path, keep: Sequence[str] = ()) -> list[Path]:
-        """Return the folders in a folder; files there are passed over.
+        """Return the folders in a folder; files there are ignored.
 
         keep: the only names allowed; empty: any.
         """
@@ -153,7 +155,7 @@ class _Walk:
         return found
 
     def images(self, folder: Path, label: str) -> None:
-        """Take the images of a folder; other files are passed over, folders in it are a fault."""
+        """Add the images in a folder. Other files are ignored; folders inside are a fault."""
         for path in self._inside(folder):
             name = self._name(path)
             if os.path.isdir(path):
@@ -168,10 +170,7 @@ class _Walk:
                 self.entries.append(Entry(path, nfc(name), label))
 
     def _inside(self, folder: Path) -> list[Path]:
-        """Return what lies in a folder, by name.
-
-        But for what is hidden, a machine's own, or leads elsewhere.
-        """
+        """Return the contents of a folder, by name, except what is ignored or leads elsewhere."""
         try:
             found = sorted(path for path in folder.iterdir() if not is_ignored(path.name))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""From a site's own files to its data; the sites of one process, each with files of its own."""
+"""From a site's own files to its data; and the sites of one process, each with its own files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,15 +25,15 @@ _PARTS = {
     VAL: (VAL, "label"),
     TEST: (TEST, "label"),
 }
-"""A site's parts: for what the images of each were dealt, and what is known of them."""
+"""For each part of a site: the purpose its images were assigned to, and what is known of them."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A site's name and where its data lie.
+    """A site's name and the location of its data.
 
-    patients: the site's own pattern for whose an image is; empty: as `data.patients` says, which
-    only a simulation has.
+    patients: the site's own pattern for patients; empty: `data.patients` applies, which only a
+    simulation has.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Place:
 
 
 class OwnSites:
-    """Sites that read their own files, each when it is first asked for."""
+    """Sites that read their own files, each when it is first needed."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ class OwnSites:
         seed: int,
         device: torch.device,
     ) -> None:
-        """Note where the sites' data lie, by number; nothing is read yet."""
+        """Store the locations of the sites' data, by site number; nothing is read yet."""
         self._places = dict(places)
         self._settings, self._split, self._seed = settings, split, seed
         self._device = device
         self._sites: dict[int, SiteData] = {}
 
     def site(self, k: int) -> SiteData:
-        """Return the data of site k on the device; the same value each time.
+        """Return the data of site k on the device; the same object in every call.
 
-        Raises OwnDataError where they are not as agreed.
+        Raises OwnDataError where the data are not as agreed.
         """
         if k not in self._places:
             raise DataError(
@@ -74,10 +74,11 @@ class OwnSites:
 
 
 def simulated_places(root: Path, settings: DataSettings, count: int) -> dict[int, Place]:
-    """Return where `count` sites of one machine find their data: in the folders of `root`.
+    """Return where `count` sites on one machine find their data: in the folders of `root`.
 
-    Site k is the k-th of `data.sites`, or else the k-th folder by name. Raises ConfigError where
-    there are more or fewer folders than sites, DataError where a named one is not there.
+    Site k has the k-th name in `data.sites` or, without that setting, the k-th folder by name.
+    Raises ConfigError where the numbers of folders and sites differ, DataError where a named folder
+    is missing.
     """
     try:
         folders = sorted(p.name for p in root.iterdir() if p.is_dir() and p.name[0] != ".")
@@ -102,7 +103,7 @@ def simulated_places(root: Path, settings: DataSettings, count: int) -> dict[int
 def _read(
     place: Place, site: int, settings: DataSettings, split: SplitSettings, seed: int
 ) -> SiteData:
-    """Read a site's files as the settings say."""
+    """Read a site's files according to the settings."""
     findings = settings.finding_names
     if place.patients:
         settings = replace(settings, patients=place.patients)
@@ -151,7 +152,7 @@ def _read(
 
 
 def _decoded(place: Place, listing: Listing, settings: DataSettings) -> Tensor:
-    """Return every entry's input, [n, ...]. Raises OwnDataError."""
+    """Return the input of every entry, [n, ...]. Raises OwnDataError."""
     if listing.values is not None:
         return listing.values
     images = allocate((len(listing.entries), *settings.inputs))
@@ -167,7 +168,7 @@ def _whole(numbers: list[int]) -> torch.Tensor:
 
 
 def _damage(place: Place, error: ImageError) -> Fault:
-    """Return the fault that `decode` found."""
+    """Return the fault for an error of `decode`."""
     kind = Kind.DEPTH if isinstance(error, DepthError) else Kind.FILE
     where = str(error.file).removeprefix(f"{place.data}/")
     return Fault(kind, where, error.what, error.remedy)

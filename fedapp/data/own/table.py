@@ -1,7 +1,7 @@
-"""A site's data as CSV files: labels.csv, a line for each image, and bags.csv, one for each bag.
+"""A site's data as CSV files: labels.csv, with a line for each image, and bags.csv, for each bag.
 
-labels.csv has the columns `path`, `label` or `bag`, and `split`, `group` or `patient`; bags.csv has
-the class proportions of bags.
+labels.csv has the columns `path`, `label` or `bag`, and optionally `split`, and `group` or
+`patient`. bags.csv has the class proportions of the bags.
 """
 
 import csv
@@ -41,23 +41,25 @@ from fedapp.data.own.entries import (
 )
 
 Columns = Callable[[str, Sequence[str]], Sequence[str] | Fault]
-"""Where the first line stands and its fields -> the columns' names, or what is wrong with them."""
+"""(location of the first line, its fields) -> the names of the columns, or the fault in them."""
 COLUMNS = ("path", "label", "bag", "split", GROUP, PATIENT)
 _FINDING_VALUES = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": UNKNOWN}
-"""Of a finding; programs write whole numbers with a point where others of the column lack one."""
+"""Values of a finding. Programs write integers with a decimal point if other cells of the column
+are empty.
+"""
 BAGS = "bags.csv"
-"""Its name, beside the table of images."""
+"""Name of the file of bags, beside the table of images."""
 _BAG_NAME = ""
-"""Its first column here: a class may be called bag."""
+"""Internal name of its first column, because a class may be called "bag"."""
 _ROUNDING = 0.005 + 1e-9
-"""How far a proportion rounded to two digits may be from its own, and the computer's error."""
+"""Error of a proportion that was rounded to two digits, plus the floating-point error."""
 
 
 def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()) -> Listing:
-    """List the images that a CSV file names, and the bags of the file `BAGS` beside it.
+    """List the images in a CSV file, and the bags in the file `BAGS` beside it.
 
-    findings: that have a column each, in the place of label and bag; none: each is of one class.
-    Paths count from the file's own folder.
+    findings: each has a column, in place of label and bag; none: each image has one class. Paths
+    are relative to the folder of the file.
     """
     faults: list[Fault] = []
     entries: list[Entry] = []
@@ -104,7 +106,7 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
 def _findings_of(
     where: str, row: Mapping[str, str], findings: Sequence[str]
 ) -> tuple[int, ...] | Fault:
-    """Return what a line says of each finding, or what is wrong with it."""
+    """Return what a line says of each finding, or the fault in it."""
     found = []
     for name in findings:
         if (said := row[name.lower()]) not in _FINDING_VALUES:
@@ -118,7 +120,7 @@ def _findings_of(
 def _image_columns(
     findings: Sequence[str], where: str, fields: Sequence[str]
 ) -> Sequence[str] | Fault:
-    """Return the columns that the first line names, or what is wrong with it."""
+    """Return the columns that the first line names, or the fault in it."""
     header = [field.lower() for field in fields]
     rule = "columns must be path, label or bag and, if wanted, split, group or patient"
     needed: Sequence[str] = ("path",) if "bag" in header else ("path", "label")
@@ -152,13 +154,13 @@ def _image_columns(
 
 
 def _on_disk(folder: Path, text: str) -> str:
-    """Return a path with its letters taken apart where the folder has it so (`nfc`)."""
+    """Return a path, in Unicode's decomposed form if the file has that form (see `folder.nfc`)."""
     apart = unicodedata.normalize("NFD", text)
     return apart if apart != text and not os.path.exists(folder / text) else text
 
 
 def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None:
-    """Return what is wrong with the path of an image."""
+    """Return what is wrong with the path of an image; None: nothing."""
     if not text:
         return Fault(Kind.FILE, where, "no path", "name the image's file or remove the line")
     where = f"{where}: {text}"
@@ -181,10 +183,11 @@ def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None
 def list_bags(
     table: Path, entries: Sequence[Entry], classes: Sequence[str], faults: list[Fault]
 ) -> Mapping[str, tuple[float, ...]]:
-    """Return the proportions of each bag, by name, in the order of the classes; each sums to 1.
+    """Return the proportions of each bag, by name, in the order of the classes; they sum to 1.
 
-    table: the images' own. classes: the agreed ones; empty: those that the file names. faults:
-    takes what is wrong. Where no image lies in a bag, nothing is read.
+    table: the images' own table.
+    classes: the agreed classes; empty: those that the file names.
+    faults: receives what is wrong. Nothing is read if no image lies in a bag.
     """
     sizes = Counter(entry.bag for entry in entries if entry.bag)
     path, found = table.parent / BAGS, dict[str, tuple[float, ...]]()
@@ -226,7 +229,7 @@ def list_bags(
 
 
 def _first_equal(found: Mapping[str, tuple[float, ...]]) -> tuple[str, str] | None:
-    """Return the names of two bags with the same proportions; None where all differ."""
+    """Return the names of two bags with the same proportions; None if all differ."""
     first = dict[tuple[float, ...], str]()
     for bag, shares in found.items():
         if (other := first.setdefault(shares, bag)) != bag:
@@ -237,7 +240,7 @@ def _first_equal(found: Mapping[str, tuple[float, ...]]) -> tuple[str, str] | No
 def _bag_columns(
     classes: Sequence[str], where: str, fields: Sequence[str]
 ) -> Sequence[str] | Fault:
-    """Return the columns that the first line names, or what is wrong with it."""
+    """Return the columns that the first line names, or the fault in it."""
     if not fields or fields[0].lower() != "bag":
         remedy = "begin the first line with bag, then a comma and the classes"
         return Fault(Kind.BAGS, where, "no column 'bag' in the first place", remedy)
@@ -255,7 +258,7 @@ def _bag_columns(
 def _shares(
     where: str, bag: str, row: Mapping[str, str], classes: Sequence[str]
 ) -> tuple[float, ...] | Fault:
-    """Return a bag's proportions in the order of the classes, or what is wrong with them."""
+    """Return the proportions of a bag in the order of the classes, or the fault in them."""
     shares = []
     for name in classes:
         try:
@@ -278,10 +281,11 @@ def _shares(
 def csv_rows(
     table: Path, columns: Columns, faults: list[Fault], first_line: str
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield where each whole line of a CSV file stands, and its fields by column.
+    """Yield the location of each valid line of a CSV file, and its fields by column.
 
-    columns: gives the names of the columns that the first line names, or the fault in it.
-    first_line: what the file should begin with. faults: takes what is wrong.
+    columns: returns the names of the columns that the first line names, or the fault in it.
+    first_line: what the file should begin with, for the remedy.
+    faults: receives what is wrong.
     """
     text = _text(table, faults)
     if text is None:
@@ -318,7 +322,7 @@ def csv_rows(
 
 
 def _separated(where: str, fields: Sequence[str]) -> Fault | None:
-    """Return the fault of a first line whose fields have something else than commas between."""
+    """Return the fault of a first line whose fields are not separated by commas."""
     found = re.search(r"[;\t|]", fields[0]) if len(fields) == 1 else None
     if found is None:
         return None
@@ -327,7 +331,7 @@ def _separated(where: str, fields: Sequence[str]) -> Fault | None:
 
 
 def _text(table: Path, faults: list[Fault]) -> str | None:
-    """Return a CSV file's text, without a byte order mark."""
+    """Return the text of a CSV file without the byte order mark; None if it cannot be read."""
     try:
         text = table.read_bytes().decode("utf-8-sig")
     except OSError as error:

@@ -1,9 +1,10 @@
-"""Deal a site's images to training, validation and test, class by class and whole groups at a time.
+"""Splits a site's images into training, validation and test, by class and in whole groups.
 
-Only where the site has made no split of its own. What is dealt together: a group's images, and
-images of equal content. Content is what a model would see: the decoded pixels at the agreed size.
-So a copy is found even if it was saved anew, without loss, in another format; a digest of the
-file's bytes would miss it. No file is read twice for it: a run decodes every image anyway.
+This happens only if the site has made no split of its own. What stays together: the images of a
+group, and images of equal content. The content is what a model sees: the decoded pixels at the
+agreed size. So a copy is found even if it was saved again, without loss, in another format, which
+the digest of the file would miss. No file is read twice for this, because a run decodes every image
+anyway.
 """
 
 from bisect import bisect_left
@@ -19,14 +20,16 @@ from fedapp.data.split.groups import joined_groups, numbers_of
 TRAIN, VAL, TEST, ASIDE = "train", "val", "test", "aside"
 
 MIN_GROUPS = 3
-"""Groups that a class needs to be dealt by itself, and so to be in every part."""
+"""Groups that a class needs in order to be split separately, and so to be in every part."""
 
 RULE = "by class, equal images together"
-"""Name of this way of dealing, part of the digest of what all sites must share. A run begun with
-another way is not taken up with this one: images would move between training and testing."""
+"""Name of this way of splitting. It is part of the digest of what all sites must share: a run that
+began with another way is not resumed with this one, because images would move between training and
+testing.
+"""
 
 Group = tuple[str, str]
-"""("group", its name), or ("image", its file's name) for an image that belongs to no group."""
+"""("group", its name), or ("image", the name of its file) for an image without a group."""
 
 
 def deal(
@@ -76,7 +79,7 @@ def deal(
 
 
 def _strata(labels: Mapping[Group, Counter[str]]) -> Iterator[list[Group]]:
-    """Yield the groups of each class with `MIN_GROUPS` of them, then those of all other classes."""
+    """Yield the groups of each class that has `MIN_GROUPS`, then those of all others together."""
     classes: dict[str, list[Group]] = {}
     for group, found in labels.items():
         usual = min(found, key=lambda label: (-found[label], label))
@@ -86,12 +89,12 @@ def _strata(labels: Mapping[Group, Counter[str]]) -> Iterator[list[Group]]:
 
 
 def _borders(sizes: Sequence[int], settings: SplitSettings) -> tuple[int, int]:
-    """Return how many groups come before val, and before test.
+    """Return how many groups come before val, and how many before test.
 
-    sizes: images of each group, in order. A border falls where it is nearest to its share of the
-    images. No part stays empty if that can be helped: test gets the last group, and training gives
-    one to val. Of two groups one is for training and one for testing: nothing else tells how good a
-    model is.
+    sizes: the number of images of each group, in order. A border is where it is nearest to its
+    share of the images. No part stays empty if that is possible: test gets the last group, and
+    training gives one to val. Of two groups, one is for training and one for testing, because
+    nothing else shows how good a model is.
     """
     count = len(sizes)
     middles = [end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)]
@@ -105,10 +108,11 @@ def _borders(sizes: Sequence[int], settings: SplitSettings) -> tuple[int, int]:
 
 
 def groups_dealt_together(entries: Sequence[Entry], contents: Sequence[str]) -> tuple[Group, ...]:
-    """Return which group each entry is dealt with: its own, or the first by name of those tied.
+    """Return the group with which each entry is split; of joined groups, the first by name.
 
-    contents: `content_of` each entry's image; empty: unknown, equal to no other. Groups that hold
-    images of equal content are tied, and so are groups that are tied to the same third one.
+    contents: `content_digest` of each entry's image; empty: unknown, and equal to no other. Groups
+    that contain images of equal content are joined, and so are groups that are joined to the same
+    third one.
     """
     groups = [group_of(entry) for entry in entries]
     if not any(contents):
@@ -122,5 +126,5 @@ def groups_dealt_together(entries: Sequence[Entry], contents: Sequence[str]) -> 
 
 
 def group_of(entry: Entry) -> Group:
-    """Return the group that an entry is in, its own where it names none."""
+    """Return the group of an entry; its own where it names none."""
     return ("group", entry.group) if entry.group else ("image", entry.name)

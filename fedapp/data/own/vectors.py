@@ -1,7 +1,7 @@
-"""A site's vectors: `vectors.npz` or `vectors.parquet`, with an id, and perhaps a label, of each.
+"""A site's vectors: `vectors.npz` or `vectors.parquet`, with an id and optionally a label of each.
 
-Stored embeddings and the rows of a table are such vectors. An .npz file has arrays by name, as
-NumPy writes them; a Parquet file the columns id, label, split, patient, encoder, and f0 to fN or
+Stored embeddings and the rows of a table are such vectors. An .npz file has named arrays as NumPy
+writes them. A Parquet file has the columns id, label, split, patient, encoder, and f0 to fN or
 vector. No file is unpickled.
 """
 
@@ -41,9 +41,9 @@ from fedapp.data.own.entries import (
 )
 
 TEXTS = ("label", "split", PATIENT, "encoder")
-"""What may stand beside id and vector."""
+"""Optional columns of text, beside id and vector."""
 _ID = re.compile(r"[^=+\-@\s][^\x00-\x1f\x7f]{0,199}")
-"""No spreadsheet takes such an id for a formula."""
+"""Valid ids. No spreadsheet takes them for a formula."""
 _ARRAYS = {
     "ids": "id", "vectors": "", "labels": "label", "split": "split", PATIENT: PATIENT,
     "encoder": "encoder",
@@ -53,7 +53,7 @@ _NUMBERED = re.compile(r"f(0|[1-9]\d*)")
 
 
 class VectorsError(DataError):
-    """A file of vectors cannot be used. faults: why, one or more; the message is the first."""
+    """A file of vectors cannot be used. faults: why, at least one; the message is the first one."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__(str(faults[0]))
@@ -62,10 +62,11 @@ class VectorsError(DataError):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Vectors in a file's order.
+    """Vectors in the order of a file.
 
-    ids: one each. values: float32 [n, D], n and D >= 1, perhaps not finite. texts: by a key of
-    `TEXTS`, n of each that is there; an empty text: not said.
+    ids: one for each vector.
+    values: float32 [n, D], n and D >= 1, possibly not finite.
+    texts: n texts for each key of `TEXTS` that the file has; an empty text: missing.
     """
 
     ids: Sequence[str]
@@ -74,24 +75,24 @@ class Rows:
 
     @property
     def encoder(self) -> str:
-        """What made the vectors; empty: nobody says."""
+        """The encoder that made the vectors; empty: unknown."""
         return self.texts["encoder"][0] if "encoder" in self.texts else ""
 
     def text(self, key: str, row: int) -> str:
-        """Return a row's text; empty where the file has no such column."""
+        """Return the text of a row; empty where the file has no such column."""
         return self.texts[key][row] if key in self.texts else ""
 
     def by_id(self) -> "Rows":
-        """Return the same rows, ascending by id."""
+        """Return the same rows, sorted by id."""
         order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
         texts = {key: [found[row] for row in order] for key, found in self.texts.items()}
         return Rows([self.ids[row] for row in order], self.values[torch.tensor(order)], texts)
 
 
 def read_npz(file: Path) -> Rows:
-    """Read ids [n], vectors [n, D] and what there is of labels, split, patient (all [n]), encoder.
+    """Read ids [n], vectors [n, D], and optionally labels, split, patient (all [n]) and encoder.
 
-    The encoder may be one text for all. Raises VectorsError.
+    The encoder may be a single text for all vectors. Raises VectorsError.
     """
     arrays = _npz_arrays(file)
     if absent := [name for name in ("ids", "vectors") if name not in arrays]:
@@ -119,7 +120,7 @@ def _npz_arrays(file: Path) -> dict[str, NDArray[Any]]:
 
 
 def _npz_texts(file: Path, name: str, found: NDArray[Any], count: int) -> Sequence[str]:
-    """Return an array's texts; one alone stands for all. Ids may be whole numbers."""
+    """Return the texts of an array; a single encoder applies to all. Ids may be integers."""
     if found.ndim == 0 and name == "encoder":
         found = np.repeat(found, count)
     if found.ndim != 1 or found.dtype.kind not in ("Uiu" if name in ("ids", PATIENT) else "U"):
@@ -128,7 +129,7 @@ def _npz_texts(file: Path, name: str, found: NDArray[Any], count: int) -> Sequen
 
 
 def read_parquet(file: Path) -> Rows:
-    """Read a table with a row for each vector. Raises VectorsError."""
+    """Read a table with one row for each vector. Raises VectorsError."""
     try:
         parquet = needs("parquet", "pyarrow.parquet")
     except NotInstalled as error:
@@ -159,7 +160,7 @@ def read_parquet(file: Path) -> Rows:
 
 
 def _numbered_columns(file: Path, table: Any, names: Sequence[str]) -> NDArray[Any]:
-    """Return f0 to fN side by side; an empty cell is NaN."""
+    """Return the columns f0 to fN side by side; an empty cell becomes NaN."""
     wanted = [f"f{number}" for number in range(len(names))]
     if absent := [name for name in wanted if name not in names]:
         what = f"no column {absent[0]!r}, but {len(names)} are numbered"
@@ -169,7 +170,7 @@ def _numbered_columns(file: Path, table: Any, names: Sequence[str]) -> NDArray[A
 
 
 def _column_of_lists(file: Path, table: Any) -> NDArray[Any]:
-    """Return the rows of a column of lists, all of one length."""
+    """Return the rows of a column of lists that have one length."""
     column = table.column(VECTOR).combine_chunks()
     if "list" not in str(column.type):
         raise unusable(file, f"{VECTOR} is {column.type}, no list", "write lists of numbers")
@@ -191,7 +192,7 @@ def _numbers(file: Path, name: str, column: Any) -> NDArray[Any]:
 
 
 def _parquet_texts(file: Path, table: Any, name: str) -> list[str]:
-    """Return a column's texts, empty where a cell is. Ids and patients may be whole numbers."""
+    """Return the texts of a column; empty for an empty cell. Ids and patients may be integers."""
     column = table.column(name)
     cells = column.to_pylist()
     whole = (str, int) if name in ("id", PATIENT) else (str,)
@@ -208,7 +209,7 @@ def unusable(file: Path, what: str, remedy: str, kind: Kind = Kind.VECTORS) -> V
 def checked(
     file: Path, ids: Sequence[str], values: NDArray[Any], texts: Mapping[str, Sequence[str]]
 ) -> Rows:
-    """Return rows whose lengths and types fit. Raises VectorsError."""
+    """Return rows after checking that lengths and types fit. Raises VectorsError."""
     if values.ndim != 2 or 0 in values.shape or values.dtype.kind not in "fiu":
         what = f"vectors are {values.dtype} {list(values.shape)}, must be numbers [n, D]"
         raise unusable(file, what, "write one row of D numbers for each id")
@@ -223,7 +224,7 @@ def checked(
 
 
 def no_text(file: Path, name: str, kind: str) -> VectorsError:
-    """Return the error of a column that holds something else than text."""
+    """Return the error of a column that contains something other than text."""
     remedy = "write the names of data.classes" if "label" in name else "write it as text"
     of = Kind.LABEL if "label" in name else Kind.VECTORS
     return unusable(file, f"{name} are {kind}, must be text", remedy, of)
@@ -231,21 +232,21 @@ def no_text(file: Path, name: str, kind: str) -> VectorsError:
 
 READERS = {".npz": read_npz, ".parquet": read_parquet}
 NAMES = tuple(f"vectors{ending}" for ending in READERS)
-"""What the file is called in a site's folder."""
+"""Names of the file in a site's folder."""
 
 
 def vectors_file(data: Path) -> Path | None:
-    """Return the file of vectors that DATA is, or has in it; None: there is none."""
+    """Return the file of vectors that `data` is, or contains; None if there is none."""
     if data.suffix.lower() in READERS:
         return data
     return next((data / name for name in NAMES if (data / name).is_file()), None)
 
 
 def list_vectors(file: Path, classes: Sequence[str], size: int = 0, encoder: str = "") -> Listing:
-    """List a file's vectors, ascending by id. Every fault is in the result, nothing is raised.
+    """List the vectors of a file, sorted by id. Every fault is in the result; nothing is raised.
 
-    classes: what labels may be; empty: whatever there is. size, encoder: `data.vector_size` and
-    `data.encoder`; a size of 0: nothing is agreed upon.
+    classes: the accepted labels; empty: any.
+    size, encoder: `data.vector_size` and `data.encoder`; a size of 0: nothing was agreed on.
     """
     try:
         rows = read_rows(file, size, encoder)
@@ -269,10 +270,10 @@ def list_vectors(file: Path, classes: Sequence[str], size: int = 0, encoder: str
 
 
 def read_rows(file: Path, size: int = 0, encoder: str = "") -> Rows:
-    """Read a file of vectors, ascending by id; what is said of them is not judged.
+    """Read a file of vectors, sorted by id, without checking their labels and parts.
 
-    size, encoder: as `list_vectors` has them. Raises VectorsError where it is no such file, and on
-    ids and vectors that cannot be used.
+    size, encoder: as for `list_vectors`. Raises VectorsError where it is not such a file, and where
+    ids or vectors cannot be used.
     """
     rows = READERS[file.suffix.lower()](file).by_id()
     if faults := [*_of_ids(file, rows.ids), *_of_values(file, rows, size, encoder)]:
@@ -281,7 +282,7 @@ def read_rows(file: Path, size: int = 0, encoder: str = "") -> Rows:
 
 
 def _of_ids(file: Path, ids: Sequence[str]) -> list[Fault]:
-    """Return what is wrong with the ids, the first of each kind."""
+    """Return what is wrong with the ids, the first fault of each kind."""
     found = []
     twice = [name for name, count in Counter(ids).items() if count > 1]
     if twice:

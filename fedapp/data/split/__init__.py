@@ -1,1 +1,1 @@
-"""Who holds what: a pool of inputs is dealt to sites, to training, validation and test, to bags."""
+"""How a pool of inputs is split: over sites, over training, validation and test, and into bags."""

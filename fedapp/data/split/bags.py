@@ -1,6 +1,7 @@
-"""Bags of a split: which sample lies in which, and how samples come to lie there.
+"""The bags of a split: which sample lies in which bag, and how samples are put into bags.
 
-A site's training samples are put into bags whose class proportions differ, and are known exactly.
+The training samples of a site are put into bags whose class proportions differ and are known
+exactly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,23 +18,25 @@ from fedapp.data.split.shares import apportion, by_owner, dirichlet
 from fedapp.protocol.messages import SERVER_SITE
 
 BAG_ALPHA = 1.0
-"""Of the Dirichlet draws by which a class is dealt to a site's bags: every division as likely."""
+"""Parameter of the Dirichlet draws that distribute a class over a site's bags; 1: uniform."""
 MIN_WEIGHT = 0.1
-"""A class's weight in a bag is drawn from U[LEAST, 1]; here and below as FedUL's code has it."""
+"""The weight of a class in a bag is drawn from U[MIN_WEIGHT, 1]. This and the following constants
+are those of FedUL's code.
+"""
 ROUNDING_ERROR = 1e-9
-"""A number of samples that is whole but for an error of floating point counts as whole."""
+"""Added to numbers of samples before they are rounded down, to undo floating-point errors."""
 DOMINANT_FACTOR = 10.0
-"""Factor of the weight of bag m's class m mod C."""
+"""Factor of the weight of class m mod C in bag m."""
 
 
 @dataclass(frozen=True, eq=False)
 class BagAssignment:
-    """The bags of a split of N samples at K sites, B bags at each, C classes.
+    """The bags of a split of N samples over K sites, with B bags at each, and C classes.
 
-    bag: int32 [N], in which one of its owner's a sample lies, in [0, B); -1: in none.
+    bag: int32 [N], the bag of its owner in which a sample lies, in [0, B); -1: in none.
     repeats: int32 [R, 2], samples that lie in further bags: (position in the pool, bag).
-    counts: int32 [K, B, C], how many samples of each class a bag holds, repeated ones too: what is
-        told of the bags, exactly.
+    counts: int32 [K, B, C], the samples of each class in a bag, including repeated ones. The exact
+    proportions of the bags follow from them.
     """
 
     bag: NDArray[np.int32]
@@ -42,11 +45,11 @@ class BagAssignment:
 
     @property
     def bags(self) -> int:
-        """Bags of each site, B."""
+        """B, the number of bags of each site."""
         return int(self.counts.shape[1])
 
     def describe(self) -> str:
-        """Say how many bags there are, and how well each site's tell its classes apart."""
+        """Describe how many bags there are, and how well each site's bags identify its classes."""
         filled = [proportions_of(own[own.any(1)]) for own in self.counts if own.any()]
         return describe_bags(filled) if filled else f"bags: {self.bags} a site, all of them empty"
 
@@ -55,7 +58,7 @@ class BagAssignment:
     ) -> None:
         """Raise DataError where the bags do not fit the split.
 
-        site, visible: as the manifest has them. sites, classes: K and C.
+        site, visible: as in the manifest. sites, classes: K and C.
         """
         shapes = (self.bag.shape, self.repeats.shape[1:], self.counts.shape[::2])
         dtypes = {array.dtype for array in (self.bag, self.repeats, self.counts)}
@@ -81,7 +84,7 @@ class BagAssignment:
             )
 
     def _sizes(self, site: NDArray[np.int32], sites: int) -> NDArray[np.int64]:
-        """Return how many samples each bag holds, [K, B]."""
+        """Return the number of samples in each bag, [K, B]."""
         owner, bag, _ = self.places(site)
         inside = (bag >= 0) & (owner != SERVER_SITE)
         cells = owner[inside].astype(np.int64) * self.bags + bag[inside]
@@ -90,9 +93,9 @@ class BagAssignment:
     def places(
         self, site: NDArray[np.int32]
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
-        """Return owner, bag and position in the pool of all N samples, then of the R repeated.
+        """Return owner, bag and position in the pool: of all N samples, then of the R repeats.
 
-        site: int32 [N], the samples' owners.
+        site: int32 [N], the owners of the samples.
         """
         again = self.repeats[:, 0].astype(np.int64)
         sample = np.concatenate([np.arange(len(site)), again])
@@ -108,13 +111,18 @@ def put_into_bags(
 ) -> BagAssignment:
     """Put the hidden samples of sites that know bags into B bags each, as `bag_mix` says.
 
-    classes, site: [N], class and owner of each sample. hidden: [N], whether nobody sees its label.
+    classes, site: [N], the class and the owner of each sample.
+    hidden: [N], whether a sample's label is hidden.
 
-    dirichlet: class c of a site is dealt by p ~ Dir_B(BAG_ALPHA). dominant: all its samples go to
-    bags of equal size, by a table of weights U[LEAST, 1], DOMINANT times that for class m mod C of
-    bag m. official: bag m draws samples of class c from all n_c of them, so that a sample may lie
-    in several bags or in none: n / B w_mc / sum_c w_mc of the site's n, or all n_c where these are
-    fewer; where all sites are alike, n_c C / B w_mc / sum_m w_mc.
+    dirichlet: the samples of class c at a site are distributed over its bags by p ~
+    Dir_B(BAG_ALPHA).
+
+    dominant: all samples are distributed over bags of equal size, by a table of weights
+    U[MIN_WEIGHT, 1], times DOMINANT_FACTOR for class m mod C of bag m.
+
+    official: bag m draws its samples of class c from all n_c samples of that class, so a sample may
+    lie in several bags or in none. The number is n / B w_mc / sum_c w_mc of the site's n samples,
+    but at most n_c; where all sites have equal distributions it is n_c C / B w_mc / sum_m w_mc.
     """
     num_classes, dealer = int(classes.max()) + 1, _Dealer(settings, seed)
     bag = np.full(len(classes), -1, np.int32)
@@ -133,7 +141,7 @@ def put_into_bags(
 
 
 class _Dealer:
-    """Deals the samples of one site after the other; every draw is keyed by site and class."""
+    """Distributes the samples of one site after another; every draw is keyed by site and class."""
 
     def __init__(self, settings: SplitSettings, seed: int) -> None:
         self._mix, self._bags, self._seed = settings.bag_mix, settings.bags, seed
@@ -142,7 +150,7 @@ class _Dealer:
     def places(
         self, owner: int, of_class: Sequence[NDArray[np.int64]]
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield, class by class, which sample lies in which bag: [places, 2].
+        """Yield, class by class, pairs of a sample and its bag: [places, 2].
 
         of_class: the site's samples of each class.
         """
@@ -175,7 +183,7 @@ class _Dealer:
             yield np.stack([chosen, np.repeat(np.arange(self._bags), counts)], 1)
 
     def _weights(self, owner: int, num_classes: int) -> NDArray[np.float64]:
-        """Draw a site's table, [B, C], above 0; where all sites are alike, the same for all."""
+        """Draw the weights of a site, [B, C], above 0; one table for all where sites are alike."""
         draw = rng.numpy_stream(self._seed, "bag-weights", *(() if self._alike else (owner,)))
         weights = draw.uniform(MIN_WEIGHT, 1, (self._bags, num_classes))
         numbers = np.arange(self._bags)

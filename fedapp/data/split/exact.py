@@ -1,20 +1,22 @@
-"""Splits with exact counts, as FedSiam (Long et al., Sec. 4.1), FedUL and FedMatch have.
+"""Splits with exact counts, as in FedSiam (Long et al., Sec. 4.1), FedUL and FedMatch.
 
-Whatever a site learns from, it tests on the same: validation and test images are dealt evenly, so
-that the mean over sites is the accuracy on all of them. Training images are dealt, by
-`split.deal`:
+Whatever a site learns from, all sites test on the same distribution: validation and test images are
+distributed evenly, so that the mean over sites is the accuracy on all of them. Training images are
+distributed as `split.deal` says:
 
-- `iid`: evenly, class by class; `label_share` of each site's are labelled, evenly over its classes.
-- `two_classes` (Non-IID-I): a site has two classes. Each class is cut into as many equal slices as
-  sites are to have it.
-- `two_labelled_classes` (Non-IID-II): labelled images as before; all others are dealt at random.
-- `uneven_labels` (Non-IID-III): dealt as `iid`, but most sites have labels of `FEW_LABELS` alone.
-- `majority` (FedUL's Non-IID, Table D.5 there): a class belongs mostly to one site, or a few where
-  there are more sites than classes; all others have little of it. Labelled as `iid`.
-- `ten_mixes` (FedMatch, FlexProtoFSSL): labelled images as `iid`; of the others site i has the
-  classes as often as `TEN_CLASS_MIX` says, turned by i places.
-- `dirichlet_unlabelled`: labelled images as `iid`; the others by Dir_K(`dirichlet_alpha`) for each
-  class.
+- `iid`: evenly, class by class; `label_share` of the images of each site are labelled, evenly over
+  its classes.
+- `two_classes` (Non-IID-I): a site has two classes. Each class is cut into equal slices, one for
+  each site that has it.
+- `two_labelled_classes` (Non-IID-II): labelled images as before; all others at random.
+- `uneven_labels` (Non-IID-III): images as for `iid`, but at most sites only the share `UNEVEN_LABELS_SHARE`
+  is labelled.
+- `majority` (FedUL's Non-IID, Table D.5 there): most of a class belongs to one site, or to a few if
+  there are more sites than classes; all others have little of it. Labels as for `iid`.
+- `ten_mixes` (FedMatch, FlexProtoFSSL): labelled images as for `iid`; among the others, site i has
+  the classes with the frequencies `TEN_CLASS_MIX`, rotated by i places.
+- `dirichlet_unlabelled`: labelled images as for `iid`; the others by Dir_K(`dirichlet_alpha`) for
+  each class.
 """
 
 import math
@@ -33,7 +35,7 @@ Indices = NDArray[np.int64]
 TEN_CLASS_MIX = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
 """Shares of ten classes among the unlabelled images of site 0 (FedMatch's code)."""
 MAJORITY_FACTOR = 80.0
-"""How many times as many samples of a class its own site gets under `split.deal=majority`."""
+"""How many times more samples of a class its majority sites get under `split.deal=majority`."""
 
 
 def deal_exactly(
@@ -43,10 +45,12 @@ def deal_exactly(
     settings: SplitSettings,
     seed: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Return the owner of every free sample, int32 [N], and whose label is visible, bool [N].
+    """Return the owner of every free sample, int32 [N], and which labels are visible, bool [N].
 
-    classes: [N]. split: the part of each sample. free: [N], those to deal; all others keep owner 0
-    and are visible. Raises DataError where `settings.deal` is impossible for so many classes.
+    classes: [N].
+    split: the part of each sample.
+    free: [N], the samples to distribute; all others have owner 0 and are visible.
+    Raises DataError where `settings.deal` is impossible for this number of classes.
     """
     sites = settings.num_clients
     owner = np.zeros(len(classes), np.int32)
@@ -80,22 +84,23 @@ def deal_exactly(
 
 
 def _shuffled(members: Indices, classes: NDArray[np.int64], seed: int, part: int) -> Indices:
-    """Return the samples class by class, each class in random order."""
+    """Return the samples sorted by class, each class in random order."""
     order = rng.numpy_stream(seed, "exact-deal", part).permutation(members)
     by_class: Indices = order[np.argsort(classes[order], kind="stable")]
     return by_class
 
 
 def _round_robin(count: int, sites: int) -> NDArray[np.int32]:
-    """Return 0, 1, ..., sites - 1, 0, ...: [count]; of samples class by class that is even."""
+    """Return 0, 1, ..., sites - 1, 0, ...: [count]. Samples sorted by class are spread evenly."""
     return (np.arange(count) % sites).astype(np.int32)
 
 
 def _evenly_spaced(count: int, share: float, site: int, classes: int) -> NDArray[np.bool_]:
-    """Return a mask [count] of round(count * share), at equal distances.
+    """Return a mask [count] with round(count * share) entries set, at equal distances.
 
-    The samples are class by class. Of fewer than there are classes each site's begin a class
-    further on: else all sites had labels of the same few classes, and nobody of the others.
+    The samples are sorted by class. If fewer are marked than there are classes, each site's marks
+    begin one class further on. Otherwise all sites would have labels of the same few classes, and
+    nobody would have labels of the others.
     """
     marked = round(count * share)
     turn = site * marked * count // classes % count if 0 < marked < classes else 0
@@ -111,7 +116,7 @@ def _two_classes(
     sites: int,
     seed: int,
 ) -> None:
-    """Give each site slices of two classes; the slices of a class differ by one sample at most."""
+    """Give each site slices of two classes. The slices of a class differ by at most one sample."""
     names = np.unique(classes[training])
     if not 2 <= len(names) <= 2 * sites:
         raise DataError(
@@ -151,9 +156,9 @@ def _majority(
 
 
 def pairs_of_classes(classes: int, sites: int, draw: np.random.Generator) -> NDArray[np.int64]:
-    """Return two different classes for each site, [sites, 2]; each class as often, to within one.
+    """Return two different classes for each site, [sites, 2]; class counts differ by at most one.
 
-    Random orders of all classes, one behind the other, are cut into pairs. classes: at least 2.
+    Random orders of all classes are concatenated and cut into pairs. classes: at least 2.
     """
     row: list[int] = []
     while len(row) < 2 * sites:
@@ -167,7 +172,7 @@ def pairs_of_classes(classes: int, sites: int, draw: np.random.Generator) -> NDA
 def _class_shares(
     label: int, classes: NDArray[np.int64], settings: SplitSettings, draw: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return which share of a class's unlabelled samples each site has: [sites], sums to 1."""
+    """Return the share of a class's unlabelled samples that each site gets: [sites], sum 1."""
     if settings.deal == "dirichlet_unlabelled":
         return dirichlet(draw, settings.dirichlet_alpha, settings.num_clients)
     if (there := int(classes.max()) + 1) != len(TEN_CLASS_MIX):
@@ -181,7 +186,7 @@ def _class_shares(
 
 
 def _label_shares(settings: SplitSettings, seed: int) -> NDArray[np.float64]:
-    """Return the labelled share of each site's training samples, [sites]."""
+    """Return the labelled share of the training samples of each site, [sites]."""
     sites, mean = settings.num_clients, settings.label_share
     if settings.deal != "uneven_labels":
         return np.full(sites, mean)

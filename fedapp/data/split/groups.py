@@ -1,9 +1,9 @@
-"""Inputs that are dealt together: those of one patient, and exact copies of one another.
+"""Inputs that must stay together in a split: those of one patient, and exact copies.
 
-A model that is tested on a patient, or on a copy of an image, that it has learned from looks better
-than it is. So groups are dealt, not inputs; where a split was made elsewhere, copies in its test
-part are counted. Copies are inputs that are equal in every number, which a file's digest would
-often miss.
+A model that is tested on a patient, or on a copy of an image, from which it has learned looks
+better than it is. So whole groups are distributed, not single inputs. Where a split was made
+elsewhere, copies in its test part are counted. Copies are inputs that are equal in every number;
+the digest of a file would often miss them.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ Numbers = NDArray[np.int64]
 
 
 def patient_numbers(patients: Sequence[Any], count: int) -> Numbers:
-    """Return which inputs are of one patient, as numbers [count]. Raises DataError.
+    """Return the number of each input's patient, [count]. Raises DataError.
 
-    patients: a name or number of each input; None, NaN or an empty text is none.
+    patients: a name or number for each input; None, NaN and the empty text mean that it is missing.
     """
     names = list(patients)
     if len(names) != count:
@@ -50,7 +50,7 @@ def patient_numbers(patients: Sequence[Any], count: int) -> Numbers:
 
 
 def patient_in(path: str, pattern: str) -> str:
-    """Return the patient that an image's path names; empty: none.
+    """Return the patient that an image's path names; empty if it names none.
 
     pattern: `data.patients`, a regular expression with one group.
     """
@@ -79,11 +79,13 @@ def dealt_by_patient(
     settings: SplitSettings,
     deal: Callable[[Numbers], Manifest],
 ) -> Manifest:
-    """Return who owns each input, all of a patient being at one site, in one part, for one use.
+    """Return a manifest in which all inputs of a patient have the same site, part and visibility.
 
-    classes: [N], all known. patients: [N], from 0. deal: deals patients as if each were one input
-    of his most frequent class, the first of several. Raises DataError where inputs themselves are
-    to be dealt.
+    classes: [N], all known.
+    patients: [N], from 0.
+    deal: splits patients as if each were one input of the patient's most frequent class (the first
+    of several).
+    Raises DataError where the settings require that single inputs are distributed.
     """
     for key in ("bags", "test_images"):
         if getattr(settings, key):
@@ -106,7 +108,7 @@ def dealt_by_patient(
 
 
 def check_patients(patients: Numbers, manifest: Manifest) -> None:
-    """Raise DataError where a manifest has a patient at two sites, or in two parts."""
+    """Raise DataError where a manifest has a patient at two sites or in two parts."""
     of_first = np.unique(patients, return_index=True)[1][patients]
     for name, held in (("sites", manifest.site), ("parts", manifest.split)):
         if (apart := held != held[of_first]).any():
@@ -117,14 +119,14 @@ def check_patients(patients: Numbers, manifest: Manifest) -> None:
 
 
 def content_digest(inputs: Tensor) -> str:
-    """Return the SHA-256, in hex, of one input on the CPU, of its shape, and of nothing else."""
+    """Return the SHA-256, in hex, of the content and the shape of one input on the CPU."""
     total = hashlib.sha256(repr(tuple(inputs.shape)).encode())
     total.update(inputs.contiguous().numpy().data)
     return total.hexdigest()
 
 
 def equal_inputs(inputs: Tensor) -> Numbers | None:
-    """Return which inputs are equal, as numbers int64 [N] from 0; None where all differ.
+    """Return group numbers of equal inputs, int64 [N] from 0; None if all inputs differ.
 
     inputs: [N, ...], on the CPU.
     """
@@ -133,15 +135,16 @@ def equal_inputs(inputs: Tensor) -> Numbers | None:
 
 
 def numbers_of(things: Iterable[Hashable]) -> Numbers:
-    """Return numbers int64 [N] from 0, in order of appearance; equal things have the same one."""
+    """Return numbers int64 [N] from 0, in order of appearance; equal things have equal numbers."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in things], np.int64)
 
 
 def joined_groups(one: Numbers, other: Numbers) -> Numbers:
-    """Return what is to be dealt together by two groupings, int64 [N] from 0, of the same inputs.
+    """Return the groups, int64 [N] from 0, that result from joining two groupings of N inputs.
 
-    Inputs are tied that share a group in either, and so are those tied to the same third one.
+    Inputs that share a group in either grouping are joined, and so are inputs that are joined to
+    the same third one.
     """
     first = int(one.max()) + 1
     links = coo_array(
@@ -151,10 +154,11 @@ def joined_groups(one: Numbers, other: Numbers) -> Numbers:
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
-def test_copies(sites: Iterable[SiteData]) -> tuple[int, int]:
-    """Return how many test inputs of the sites equal one that a site learns from, and of how many.
+def count_test_copies(sites: Iterable[SiteData]) -> tuple[int, int]:
+    """Return how many test inputs of the sites equal a training input of any site, and of how many.
 
-    The site need not be the same: what one has learned reaches the others.
+    The training input may be at another site, because the federation shares what a site has
+    learned.
     """
     known: set[str] = set()
     tested: list[str] = []
@@ -166,9 +170,9 @@ def test_copies(sites: Iterable[SiteData]) -> tuple[int, int]:
 
 
 def describe_copies(found: int, of: int, images: bool) -> str:
-    """Say how many test inputs are learned from too; empty: none is.
+    """Describe how many test inputs are training inputs, too; empty if none is.
 
-    Two rows of a table may well have the same numbers; two images that are equal are one image.
+    Two rows of a table may have the same numbers by chance; two equal images are the same image.
     """
     if not found:
         return ""

@@ -1,4 +1,4 @@
-"""The split as a file: owner, part and supervision of every sample, to cite and to share."""
+"""The split as a file, to cite and to share: owner, part and supervision of every sample."""
 
 import hashlib
 import json
@@ -22,22 +22,25 @@ TRAIN, VAL, TEST = 0, 1, 2
 
 _FORMAT = "um-pfssl-manifest-1"
 _OF_BAGS = ("bag", "repeats", "bag_counts")
-"""The file's names of the arrays of `BagAssignment`."""
+"""Names in the file for the arrays of `BagAssignment`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """Which site owns which sample, for what; checked on construction (`DataError`).
+    """Which site owns which sample, and for what; validated on construction (`DataError`).
 
-    dataset: name of the data set. num_clients: K >= 1. num_classes: highest label + 1.
-    seed: of the draw, >= 0.
-    site: int32 [N], owner in [0, K), or SERVER_SITE of what the server has: visible, in TRAIN.
+    dataset: the name of the data set.
+    num_clients: K >= 1.
+    num_classes: highest label + 1.
+    seed: of the random draws, >= 0.
+    site: int32 [N], the owner, in [0, K); or SERVER_SITE for the server's own samples, which are
+    visible and in TRAIN.
     split: uint8 [N], TRAIN, VAL or TEST.
-    visible: bool [N], the owner may train on the label (D_s); always True in VAL and TEST.
-    labels_sha256: `labels_digest` of the pool that was dealt, so that the manifest is not laid over
-        the same data in another order; empty: unknown, not checked.
-    bagged: which samples whose labels are hidden lie in which bags of their sites, and the bags'
-        class counts; None: the split has no bags.
+    visible: bool [N], whether the owner may train on the label (D_s); always True in VAL and TEST.
+    labels_sha256: `labels_digest` of the pool that was split, so that the manifest is not applied
+    to the same data in another order; empty: unknown and not checked.
+    bagged: which of the samples with hidden labels lie in which bags, and the class counts of the
+    bags; None: the split has no bags.
     """
 
     dataset: str
@@ -86,21 +89,21 @@ class Manifest:
 
     @property
     def bags(self) -> int:
-        """Bags of each site; 0: the split has none."""
+        """Number of bags of each site; 0: the split has none."""
         return self.bagged.bags if self.bagged else 0
 
     @property
     def particulars(self) -> str:
-        """What sites know of their samples beside labels, in words; empty: nothing."""
+        """Describe what sites know of their samples besides labels; empty: nothing."""
         return self.bagged.describe() if self.bagged else ""
 
     @property
     def made(self) -> str:
-        """The setting that its bags come of, as an error of them begins; empty: it has none."""
+        """The setting from which its bags come, as the start of an error; empty without bags."""
         return f"split.bags = {self.bags}: " if self.bags else ""
 
     def check_settings(self, split: SplitSettings) -> None:
-        """Check that a saved split is as the settings say. Raises ConfigError."""
+        """Check that a saved split agrees with the settings. Raises ConfigError."""
         reserved = bool((self.site == SERVER_SITE).any())
         for key, value, differ, has in (
             ("bags", split.bags, self.bags != split.bags, f"has {self.bags} bags per site"),
@@ -114,30 +117,31 @@ class Manifest:
                 )
 
     def digest(self) -> str:
-        """Return the SHA-256 over everything, in hex; the same on every machine."""
+        """Return the SHA-256 of the whole content, in hex; it is the same on every machine."""
         total = hashlib.sha256(json.dumps(self._header(), sort_keys=True).encode())
         for array in self._arrays().values():
             total.update(array.astype("<i4" if array.dtype == np.int32 else "u1").tobytes())
         return total.hexdigest()
 
     def revealed(self) -> "Manifest":
-        """Return the same split with every training label visible, so without bags."""
+        """Return the same split with every training label visible, and so without bags."""
         return replace(self, visible=np.ones_like(self.visible), bagged=None)
 
     def hidden(self) -> "Manifest":
-        """Return the same split with no site's training label visible; the server's stay."""
+        """Return the same split without visible training labels, except those of the server."""
         return replace(self, visible=(self.split != TRAIN) | (self.site == SERVER_SITE))
 
     def showing(self, labels: str) -> "Manifest":
-        """Return the split as `split.labels` says: "all" labels visible, "none" or as it is."""
+        """Return the split with "all" labels visible, with "none", or with "some", unchanged."""
         if labels == "some":
             return self
         return self.revealed() if labels == "all" else self.hidden()
 
     def indices(self, site: int, split: int, visible: bool | None = None) -> NDArray[np.int64]:
-        """Return positions in the pool, ascending, of a site's samples in one split.
+        """Return the positions in the pool, ascending, of a site's samples in one part.
 
-        visible: only those whose label the site may (True) or may not (False) train on.
+        visible: only samples whose label the site may (True) or may not (False) train on; None:
+        all.
         """
         chosen = (self.site == site) & (self.split == split)
         if visible is not None:
@@ -151,7 +155,7 @@ class Manifest:
         return self.site, np.full(len(self.site), -1, np.int32), np.arange(len(self.site))
 
     def save(self, path: Path | str) -> None:
-        """Write a safetensors file, whole or not at all; `StoreError` where the disk refuses."""
+        """Write a safetensors file atomically. Raises StoreError where it cannot be written."""
         header = {key: str(value) for key, value in self._header().items()}
         data = save(
             {name: np.ascontiguousarray(array) for name, array in self._arrays().items()},
@@ -161,7 +165,7 @@ class Manifest:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a manifest and compare it with the digest in it; `DataError` where it is damaged."""
+        """Read a manifest and verify its digest. Raises DataError if it is damaged or missing."""
         try:
             with safe_open(path, framework="np") as file:
                 header = file.metadata() or {}
@@ -190,7 +194,7 @@ class Manifest:
         return manifest
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what is said of each sample, in the order of the digest."""
+        """Return the arrays with a value for each sample, in the order of the digest."""
         parts: dict[str, NDArray[Any]]
         parts = {"site": self.site, "split": self.split, "visible": self.visible}
         if self.bagged is None:

@@ -1,11 +1,11 @@
-"""Deal a pool of images to sites (paper, Sec. VI-A): label skew by Dir_K, label share by Dir_2.
+"""Splits a pool over sites (paper, Sec. VI-A): label skew by Dir_K, labelled share by Dir_2.
 
-Beside the paper: labelled images for the server, splits with exact counts (`exact`),
-sites with bags in the place of labels, and sites that know nothing.
+In addition to the paper, there are labelled images for the server, splits with exact counts
+(`exact`), sites with bags in place of labels, and sites with unlabelled data only.
 
-Every draw has its own key (class, class and split, site), so one class's or one site's share does
-not depend on how many draws others made. Nothing is drawn again until it fits: a site with no
-images is a legal result, so no setting can make the split hang.
+Every draw has its own key (class; class and part; site), so the share of a class or a site does not
+depend on the draws of others. No draw is repeated until it fits: a site without images is a valid
+result, so no setting can make the split hang.
 """
 
 from dataclasses import replace
@@ -34,23 +34,23 @@ def partition(
     dataset: str,
     patients: NDArray[np.int64] | None = None,
 ) -> Manifest:
-    """Return who owns each of N samples.
+    """Return a manifest that says who owns each of N samples.
 
-    labels: integers [N], N >= 1, each at least 0 or `UNKNOWN`. The pool is cut at random into
-    train, val and test; all three deal class c by the same p_c ~ Dir_K(dirichlet_alpha); each
-    site's training data are cut into labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha),
-    p_s times 2 label_share. Another `deal` has rules of its own. Raises DataError where there is
-    too little to deal.
+    labels: integers [N], N >= 1, each at least 0 or `UNKNOWN`.
+    patients: [N], from 0, which samples belong to one patient, or are copies of one image; then
+    these groups are distributed as wholes (`split.groups`).
 
-    Before they are dealt, the server takes server_share of the training data, all labelled. A site
-    that knows bags sees no label: its training data are put into bags (`split.bags`). One that
-    knows nothing has unlabelled training data alone.
+    The pool is divided at random into train, val and test. All three distribute class c over the
+    sites by the same p_c ~ Dir_K(dirichlet_alpha). The training data of each site are divided into
+    labelled and unlabelled by (p_s, p_u) ~ Dir_2(label_alpha), with p_s times 2 label_share. Other
+    values of `deal` have rules of their own. Before this, the server takes server_share of the
+    training data, all labelled.
 
-    All this is of the samples whose class is known. The others are dealt evenly to all sites, as
-    unlabelled training data.
+    A site that knows bags sees no label; its training data are put into bags (`split.bags`). A site
+    that knows nothing has unlabelled training data only.
 
-    patients: which samples are of one patient, or copies of one image, [N], from 0; then these
-    groups are dealt (`split.groups`).
+    All this applies to samples whose class is known. The others are distributed evenly over all
+    sites, as unlabelled training data. Raises DataError where there is too little data.
     """
     classes = _checked(labels, dataset)
     if patients is not None:
@@ -73,7 +73,7 @@ def partition(
 def _partition(
     classes: NDArray[np.int64], settings: SplitSettings, seed: int, dataset: str
 ) -> Manifest:
-    """Return who owns each of N samples, int64 [N] being their classes, all known."""
+    """Return who owns each of N samples with classes int64 [N], all of which are known."""
     split = _cut(len(classes), settings, seed)
     if settings.deal == "dirichlet":
         site = _deal(classes, split, settings, seed)
@@ -117,7 +117,7 @@ def _checked(labels: NDArray[np.integer] | Tensor, dataset: str) -> NDArray[np.i
 
 
 def _check_unknown(count: int, settings: SplitSettings, dataset: str) -> None:
-    """Raise DataError where a split asks for the classes of inputs of which `count` have none."""
+    """Raise DataError where the split needs the classes of inputs of which `count` are unknown."""
     if settings.bags:
         asked, remedy = f"bags={settings.bags}", "0"
     elif settings.labels == "all":
@@ -130,10 +130,10 @@ def _check_unknown(count: int, settings: SplitSettings, dataset: str) -> None:
 
 
 def _cut(count: int, settings: SplitSettings, seed: int) -> NDArray[np.uint8]:
-    """Cut the pool at random into train, val and test: uint8 [N].
+    """Divide the pool at random into train, val and test: uint8 [N].
 
-    With `test_images` its last ones are the test part, and what is no validation image either is
-    for training.
+    With `test_images`, the last ones of the pool are the test part, and all that is neither test
+    nor validation is for training.
     """
     if last := settings.test_images:
         val = round(count * settings.val_share)
@@ -158,7 +158,7 @@ def _cut(count: int, settings: SplitSettings, seed: int) -> NDArray[np.uint8]:
 def _deal(
     classes: NDArray[np.int64], split: NDArray[np.uint8], settings: SplitSettings, seed: int
 ) -> NDArray[np.int32]:
-    """Give every sample an owner, int32 [N]: one p_c per class, used for all three splits."""
+    """Give every sample an owner, int32 [N]: one p_c for each class, used in all three parts."""
     site = _reserve(classes, split, settings, seed)
     free, sites = site != SERVER_SITE, np.arange(settings.num_clients, dtype=np.int32)
     for label in np.unique(classes).tolist():
@@ -175,10 +175,11 @@ def _deal(
 def _reserve(
     classes: NDArray[np.int64], split: NDArray[np.uint8], settings: SplitSettings, seed: int
 ) -> NDArray[np.int32]:
-    """Give the server its share of the training samples: int32 [N], SERVER_SITE there, 0 elsewhere.
+    """Reserve the server's share of training samples: int32 [N], SERVER_SITE or 0.
 
-    Each class gives the same number, one more or less; one that has too few gives all it has and
-    the others the rest. What a small share takes, a larger one takes too.
+    Every class contributes the same number, plus or minus one. A class with too few samples
+    contributes all of them, and the other classes the rest. A larger share contains every smaller
+    one.
     """
     training = np.flatnonzero(split == TRAIN)
     rank = np.empty(len(training), np.int64)  # of a sample in its class's random order
@@ -195,9 +196,10 @@ def _reserve(
 def _label(
     site: NDArray[np.int32], split: NDArray[np.uint8], settings: SplitSettings, seed: int
 ) -> NDArray[np.bool_]:
-    """Draw each site's labelled share of its training samples: bool [N], True outside training.
+    """Draw the labelled share of each site's training samples: bool [N], True outside training.
 
-    No draw depends on `label_share`: what is labelled at a smaller one is labelled at a larger one.
+    No draw depends on `label_share`, so what is labelled at a smaller share is labelled at every
+    larger one.
     """
     visible: NDArray[np.bool_] = split != TRAIN
     visible |= site == SERVER_SITE

@@ -15,16 +15,16 @@ __all__ = [
 ]
 
 DEFAULT_FEATURES = "auto"
-"""Where nothing says otherwise."""
+"""The feature map where no setting names one."""
 
 
 def feature_names() -> list[str]:
-    """Return the name of every map of features, sorted: this package's modules but helping ones."""
+    """Return the names of all feature maps, sorted: this package's modules except helpers."""
     return module_names(__path__)
 
 
 def feature_class(name: str) -> type[FeatureMap]:
-    """Return the class of a map of features. Raises ConfigError where there is none."""
+    """Return the class of a feature map. Raises ConfigError where there is no such map."""
     if name not in feature_names():
         raise ConfigError(f"no such features; {name_suggestion(name, feature_names())}")
     offered: type[FeatureMap] = class_in_module(__name__, name, "FEATURES", FeatureMap)
@@ -34,12 +34,12 @@ def feature_class(name: str) -> type[FeatureMap]:
 def build_features(
     name: str, inputs: tuple[int, ...], seed: int = 0, network: Network | None = None
 ) -> FeatureMap:
-    """Build a map of features, in eval mode, without gradients.
+    """Build a feature map in evaluation mode, without gradients.
 
-    inputs: shape of one input, (channels, height, width) of an image. seed: of draws, where the map
-    needs some; the same at the server and at all sites. network: a network that has its weights;
-    `network` needs one. Raises ConfigError on an unknown name, and where the map cannot take such
-    inputs.
+    inputs: the shape of one input; (channels, height, width) for an image.
+    seed: of random draws, if the map has any. It must be the same at the server and at all sites.
+    network: a network with its weights, which the map `network` needs.
+    Raises ConfigError on an unknown name, and where the map cannot take such inputs.
     """
     found = feature_class(name)
     if rule := found.misfit(inputs):

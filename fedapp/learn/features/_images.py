@@ -1,4 +1,4 @@
-"""What maps of images share: which they take, at what size, and means over cells."""
+"""What feature maps of images share: accepted sizes, downscaling, and means over grid cells."""
 
 from typing import Final
 
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 MIN_SIDE, MAX_SIDE, MAX_CHANNELS = 8, 1024, 4
 WORKING_SIDE: Final = 32
-"""Pixels of the shorter side, at least, to which a larger image is averaged."""
+"""Least number of pixels of the shorter side to which a larger image is averaged."""
 MAX_PIXEL: Final = 1e6
-"""What exceeds it is taken for it; pixels are below 10."""
+"""Bound to which pixels are clamped; ordinary ones are below 10."""
 
 
 def image_misfit(name: str, inputs: tuple[int, ...]) -> str:
-    """Return why features of images cannot take such inputs, and the remedy; empty: they can."""
+    """Return why image features cannot take inputs of this shape, and the remedy; empty if fine."""
     if len(inputs) != 3 or not 1 <= inputs[0] <= MAX_CHANNELS:
         return f"{name} takes images of 1 to {MAX_CHANNELS} channels; take auto or plain"
     if not all(MIN_SIDE <= side <= MAX_SIDE for side in inputs[1:]):
@@ -25,13 +25,13 @@ def image_misfit(name: str, inputs: tuple[int, ...]) -> str:
 
 
 class WorkingSize(nn.Module):
-    """Averages an image of more than 63 pixels on its shorter side, so that 32 to 63 are left.
+    """Averages an image with 64 pixels or more on its shorter side so that 32 to 63 are left.
 
-    By a whole number of pixels; at most that many less one are left out at the edges.
+    The factor is a whole number; up to factor - 1 pixels are cut off at the edges.
     """
 
     sides: tuple[int, int]
-    """Height and width afterwards."""
+    """Height and width of the result."""
 
     def __init__(self, inputs: tuple[int, ...]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class WorkingSize(nn.Module):
         self.top, self.left = height % self.by // 2, width % self.by // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the smaller images, their values within `MAX_PIXEL`."""
+        """Return the smaller images, with values clamped to +-`MAX_PIXEL`."""
         x = x.clamp(-MAX_PIXEL, MAX_PIXEL)
         if self.by == 1:
             return x
@@ -49,7 +49,7 @@ class WorkingSize(nn.Module):
 
 
 class Cells(nn.Module):
-    """Means over a grid of equal cells; the outer ones reach beyond the image where they must."""
+    """Means over a grid of equal cells. Only the part of a cell inside the image counts."""
 
     def __init__(self, sides: tuple[int, int], most: int) -> None:
         super().__init__()
@@ -63,6 +63,6 @@ class Cells(nn.Module):
         self.register_buffer("inside", inside, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the means of x, [n, channels, height, width], over the pixels of each cell."""
+        """Return the mean of x, [n, channels, height, width], over the pixels of each cell."""
         means: Tensor = F.avg_pool2d(F.pad(x, self.pad), self.cell) / self.inside
         return means

@@ -1,6 +1,7 @@
-"""What fits the inputs: gradients of grey images, with learned filters beside of those in colour.
+"""The feature map that suits the inputs.
 
-Of other inputs their own numbers. docs/research/features.md says what each is worth.
+Grey images get histograms of gradients; images in colour get these and learned filters; other
+inputs get their own numbers. docs/research/features.md says what each is worth.
 """
 
 from typing import ClassVar
@@ -13,13 +14,13 @@ from fedapp.learn.networks.base import Network
 
 
 class Auto(FeatureMap):
-    """Stands for one of the others; nothing of this class is ever made."""
+    """Stands for one of the other maps. No instance of this class is ever created."""
 
     name: ClassVar[str] = "auto"
 
     @classmethod
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> FeatureMap:
-        """Build the one that fits."""
+        """Build the map that suits the inputs."""
         if Hog.misfit(inputs):
             return Plain.build(inputs, seed, network)
         return (Hog if inputs[0] == 1 else Both).build(inputs, seed, network)

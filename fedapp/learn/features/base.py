@@ -1,4 +1,4 @@
-"""What every map of features keeps to: fixed numbers of an input, for methods in closed form."""
+"""The contract of every feature map: fixed numbers of an input, for methods in closed form."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,53 +14,54 @@ from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
 
 MAX_FEATURES = 2000
-"""Of an input; where there are more, a random projection leaves so many."""
+"""Features of an input; a random projection reduces a larger number to this."""
 BELOW_ONE = 1 - 1e-5
-"""The norm that rows are given in place of 1: rounding does not take it above 1."""
+"""The norm to which rows are scaled in place of 1, so that rounding cannot take it above 1."""
 MIN_NORM = 1e-12
-"""Norms are at least this where something is divided by them, so that 0 / 0 is 0."""
+"""Least norm by which anything is divided, so that 0 / 0 is 0."""
 
 
 class FeatureMap(nn.Module, ABC):
-    """Fixed numbers of an input: no gradient, no dropout, no draws.
+    """Maps an input to fixed numbers: without gradients, dropout or randomness.
 
-    A subclass of the package is `fedapp/learn/features/<name>.py`, which offers it as `FEATURES`.
-    Its state dict holds what it cannot make anew from its arguments. All are plain tensor
-    operations, so that `torch.export` and ONNX take them with any number of inputs.
+    A subclass in this package is `fedapp/learn/features/<name>.py`, which offers it as `FEATURES`.
+    Its state dict holds what cannot be rebuilt from its arguments. It uses plain tensor operations
+    only, so that `torch.export` and ONNX accept it with any number of inputs.
     """
 
     name: ClassVar[str]
     of_images: ClassVar[bool] = False
-    """Whether it takes images alone, of some size; others take inputs of any shape."""
+    """Whether it takes images only, within a range of sizes; others take inputs of any shape."""
     at_once: ClassVar[int] = 64
-    """Inputs that are fastest at a time: what is computed of more leaves the cache."""
+    """The fastest number of inputs in one call: more do not fit the CPU's cache."""
     size: int
-    """d, numbers of one input."""
+    """d, the number of features of one input."""
 
     @classmethod
     @abstractmethod
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> "FeatureMap":
-        """Build the map of inputs without a `misfit`; equal arguments give equal maps.
+        """Build the map for inputs that have no `misfit`. Equal arguments give equal maps.
 
-        seed: of draws, where the map needs some. network: with its weights; of frozen networks.
+        seed: of random draws, if the map has any.
+        network: a network with its weights, for the features of a frozen network.
         """
 
     @classmethod
     def misfit(cls, inputs: tuple[int, ...]) -> str:
-        """Return why it cannot take inputs of this shape, and the remedy; empty: it can."""
+        """Return why the map cannot take inputs of this shape, and the remedy; empty if it can."""
         return image_misfit(cls.name, inputs) if cls.of_images else ""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """Return the features: float32 [n, *inputs] -> float32 [n, size], n >= 0.
 
-        x: as a network gets it (`fedapp.data.inputs.normalise`), finite. No row is longer than 1
-        (L2), none holds NaN. A row does not depend on the other rows.
+        x: finite, and normalised as for a network (`fedapp.data.inputs.normalise`). The L2 norm of
+        a row is at most 1, and no entry is NaN. A row does not depend on the other rows.
         """
 
     @torch.no_grad()
     def of(self, x: Tensor) -> Tensor:
-        """Return the features of any number of inputs, `at_once` at a time."""
+        """Return the features of any number of inputs, computing `at_once` at a time."""
         out = x.new_empty(len(x), self.size)
         for start in range(0, len(x), self.at_once):
             some = slice(start, start + self.at_once)
@@ -69,11 +70,12 @@ class FeatureMap(nn.Module, ABC):
 
 
 class LearnedFeatures(FeatureMap):
-    """Features that are learned from everybody's inputs, labelled or not, by sums.
+    """A feature map that is learned from the inputs of all sites, labelled or not, through sums.
 
-    In each of the `exchanges`, in order from step 0: every site makes `sums` under what was learned
-    so far, the sums of all sites are added, and everybody learns from the total. What was learned
-    is in the state dict, float32. Until then the features are those of the start.
+    Learning takes `exchanges` steps, in order from step 0. In each, every site computes `sums` with
+    what was learned so far, the sums of all sites are added, and everybody learns from the total.
+    What was learned is in the state dict, in float32. Before any step, the features are those of
+    the initial state.
     """
 
     @abstractmethod
@@ -82,29 +84,29 @@ class LearnedFeatures(FeatureMap):
 
     @abstractmethod
     def sums(self, step: int, x: Tensor) -> dict[str, Tensor]:
-        """Return a site's sums of this step, as `sum_schema` says; of no inputs, zeros.
+        """Return a site's sums of this step, as `sum_schema` describes; zeros without inputs.
 
-        x: as of `forward`. Whatever is drawn is the same at all sites. The sums of a union of sites
-        are the sums of theirs, added by name, to the last bit.
+        x: as for `forward`. Random draws are the same at all sites. The sums of the union of
+        several sites equal the added sums of these sites, by name, to the last bit.
         """
 
     @abstractmethod
     def learned(self, step: int, total: Mapping[str, Tensor]) -> None:
-        """Learn from the added sums of all sites, finite; of zeros, nothing."""
+        """Learn from the added, finite sums of all sites; sums of zeros change nothing."""
 
     @abstractmethod
     def impossible(self, step: int, sums: Mapping[str, Tensor], images: int) -> str:
-        """Return why no so many images have these sums of a step, finite; empty: some may."""
+        """Return why no `images` images can have these finite sums of a step; empty if some can."""
 
     @abstractmethod
     def sum_schema(self, step: int) -> Schema:
-        """Return the shapes and dtypes of a step's sums."""
+        """Return the shapes and dtypes of the sums of a step."""
 
 
 def random_projection(seed: int, numbers: int, divisor: int) -> Tensor | None:
-    """Return a matrix [numbers, MOST_NUMBERS], or None where there are no more numbers than that.
+    """Return a projection [numbers, MAX_FEATURES]; None where there are no more numbers than that.
 
-    Its entries are normal, of variance 1 / divisor, and the same wherever seed and numbers are.
+    Its entries are normal with variance 1 / divisor, and equal wherever seed and numbers are.
     """
     if numbers <= MAX_FEATURES:
         return None
@@ -113,8 +115,8 @@ def random_projection(seed: int, numbers: int, divisor: int) -> Tensor | None:
 
 
 def unit_rows(x: Tensor, least: float = MIN_NORM) -> Tensor:
-    """Return the rows of x, [n, d], with the norm 1; of zeros, zeros.
+    """Return the rows of x, [n, d], scaled to norm 1; rows of zeros stay zeros.
 
-    least: what is shorter is divided by this instead, and stays shorter than 1.
+    least: rows with a smaller norm are divided by this instead, so that their norm stays below 1.
     """
     return x / x.square().sum(1, keepdim=True).sqrt().clamp_min(least)

@@ -1,4 +1,4 @@
-"""Histograms of oriented gradients and responses of learned filters side by side, equally long."""
+"""Histograms of oriented gradients beside responses of learned filters, both with equal norm."""
 
 import math
 from typing import ClassVar
@@ -11,7 +11,7 @@ from fedapp.learn.features.patches import FILTERS, ROUNDS, Patches
 
 
 class Both(Patches):
-    """Learns as `Patches` does; at most 1,680 numbers of an image of three channels."""
+    """Learns as `Patches` does. An image with three channels has at most 1,680 features."""
 
     name: ClassVar[str] = "both"
 

@@ -1,14 +1,15 @@
 """Histograms of oriented gradients (Dalal & Triggs 2005), beside the mean intensities of cells.
 
-An image of more than 63 pixels on its shorter side is first made smaller by averages. Gradients are
-central differences; of several channels the longest one counts. Each is the sum of its shares in
-two of eight directions 45 degrees apart, the two beside it: (3, 1) is 2 to the right and sqrt(2)
-times the direction (1, 1) / sqrt(2). Shares are averaged over cells of two sizes; their square
-roots, over all cells of a size, are brought to the norm 1. So are the mean intensities of the
-cells less that of the image, over all channels; they get half of that weight.
+An image with 64 pixels or more on its shorter side is first reduced by averaging. Gradients are
+central differences; of several channels, the longest gradient counts. Each gradient is decomposed
+into the two nearest of eight directions that are 45 degrees apart: (3, 1) is 2 to the right plus
+sqrt(2) times the direction (1, 1) / sqrt(2). These parts are averaged over cells of two sizes. The
+square roots of the averages, over all cells of one size, are scaled to norm 1. The mean intensities
+of the cells, minus the image's mean, over all channels, are scaled in the same way and get half
+that weight.
 
-All are the same whatever an image's brightness and contrast; an even image has zeros. DEVIATION: no
-blocks of neighbouring cells; square root and norm do it.
+The result does not depend on an image's brightness or contrast; a uniform image has zeros.
+DEVIATION: there are no blocks of neighbouring cells; the square root and the norm take their place.
 """
 
 from typing import ClassVar, Final, Self
@@ -23,15 +24,15 @@ from fedapp.learn.networks.base import Network
 
 DIRECTIONS: Final = 8
 CELLS_PER_SIDE: Final = (8, 4)
-"""Cells a side, at most: of the finer grid and of the coarser one."""
+"""Cells along a side, at most: of the finer and of the coarser grid."""
 INTENSITY_WEIGHT: Final = 0.5
-"""Weight of mean intensities beside gradients."""
+"""Weight of mean intensities relative to gradients."""
 MIN_CONTRAST: Final = 0.01
-"""Contrast below which intensities count less; a pixel's least step is 0.01 and more."""
+"""Contrast below which intensities count less. The smallest step of a pixel is 0.01 or more."""
 
 
 class Hog(FeatureMap):
-    """At most 80 x (8 + channels) numbers of an image: 720 grey, 880 in colour."""
+    """An image has at most 80 x (8 + channels) features: 720 if grey, 880 in colour."""
 
     name: ClassVar[str] = "hog"
     of_images: ClassVar[bool] = True
@@ -45,7 +46,7 @@ class Hog(FeatureMap):
 
     @classmethod
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
-        """Build the map; it draws nothing."""
+        """Build the map. It draws nothing at random."""
         return cls(inputs)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,9 +65,9 @@ class Hog(FeatureMap):
 
 
 def gradients(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the longest gradient of all channels: to the right and down, each [n, 1, h, w].
+    """Return the longest gradient over all channels: to the right and down, each [n, 1, h, w].
 
-    The outermost pixels count once more beyond the edge.
+    Outside the image its outermost pixels are repeated.
     """
     wide = F.pad(x, (1, 1, 1, 1), mode="replicate")
     right = wide[..., 1:-1, 2:] - wide[..., 1:-1, :-2]

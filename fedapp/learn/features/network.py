@@ -1,4 +1,4 @@
-"""What a network with weights of its own hands to its head, its weights frozen."""
+"""Features from a network whose weights are frozen: what it hands to its head."""
 
 from typing import ClassVar, Self
 
@@ -18,7 +18,7 @@ from fedapp.learn.uncertainty import cache_sized_pieces
 
 
 class FrozenNetwork(FeatureMap):
-    """`embed(trunk(x))` at the norm 1, in eval mode whatever mode is asked for."""
+    """`embed(trunk(x))`, scaled to norm 1. It is always in evaluation mode."""
 
     name: ClassVar[str] = "network"
 
@@ -33,7 +33,7 @@ class FrozenNetwork(FeatureMap):
 
     @classmethod
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
-        """Build the map of a network. Raises ConfigError where there is none."""
+        """Build the map of a network. Raises ConfigError without a network."""
         if network is None:
             raise ConfigError(
                 "`network` features need a network with weights; set model.weights, or use hog"
@@ -56,9 +56,9 @@ class FrozenNetwork(FeatureMap):
 
     @torch.no_grad()
     def of(self, x: Tensor) -> Tensor:
-        """Return the features of a batch, cut as it is where this is a part of a network.
+        """Return the features of a batch, in the pieces in which a network would process it.
 
-        Products of matrices have other last bits with other numbers of rows.
+        Matrix products have other last bits with other numbers of rows.
         """
         return torch.cat([self(piece) for piece in cache_sized_pieces(x)])
 

@@ -1,18 +1,19 @@
-"""Filters learned from patches of everybody's images by sums (Coates & Ng 2011, 2012).
+"""Filters learned from patches of the images of all sites through sums (Coates & Ng 2011, 2012).
 
-A patch is 6 x 6 pixels of all channels, less their mean, divided by their standard deviation (plus
-a little). The first exchange gives the mean of all patches and their covariance, hence a whitening
-(ZCA); each further one is a round of spherical k-means: a whitened patch counts for the filter
-whose product with it is greatest, whatever its sign, with that product as its weight, and a filter
-becomes the sum of what counts for it, at length 1. The start is random directions.
+A patch has 6 x 6 pixels of all channels; its mean is subtracted, and it is divided by its standard
+deviation (plus a small constant). The first exchange gives the mean and the covariance of all
+patches and, from these, a whitening (ZCA). Each further exchange is one round of spherical k-means:
+a whitened patch is assigned to the filter with which its product is greatest in absolute value,
+with that product as its weight, and a filter becomes the weighted sum of its patches, scaled to
+norm 1. The first filters are random directions.
 
-The features of an image are its responses: at each place the product of each filter with the
-whitened patch, less 0.5, where that is above 0; the mean over each quarter of the image; its square
-root; all brought to the norm 1.
+The features of an image are its responses. At each place, the response of a filter is its product
+with the whitened patch, minus 0.5, cut off at 0. The responses are averaged over each quarter of
+the image; the square roots of all averages together are scaled to norm 1.
 
-Patches and weights are rounded to 1/1024 before they are added, so that sums in float64 are exact
-and the same however images lie at sites and in whatever order they are added. Every image gives its
-patches at the same places, drawn anew for each step.
+Patches and weights are rounded to 1/1024 before they are added. So sums in float64 are exact, and
+do not depend on how images are distributed over sites or on the order of addition. All images give
+their patches at the same places, which are drawn anew for each step.
 """
 
 from collections.abc import Mapping
@@ -29,38 +30,38 @@ from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Schema
 
 PATCH_SIDE: Final = 6
-"""Pixels of a patch's side."""
+"""Pixels along the side of a patch."""
 FILTERS: Final = 200
 ROUNDS: Final = 10
-"""Exchanges of k-means."""
+"""Exchanges for k-means."""
 PATCHES_PER_IMAGE: Final = 16
-"""Patches of an image in an exchange, at most."""
+"""Patches of an image in one exchange, at most."""
 CONTRAST_FLOOR: Final = 0.01
-"""Added to a patch's variance before its root: a fifth of a grey level is no contrast."""
+"""Added to a patch's variance before the square root: a fifth of a grey level is no contrast."""
 RIDGE: Final = 0.1
-"""Added to the covariance's eigenvalues, times their mean."""
+"""Added to the eigenvalues of the covariance, as a multiple of their mean."""
 THRESHOLD: Final = 0.5
-"""Taken from responses before they are cut at 0."""
+"""Subtracted from responses before they are cut off at 0."""
 ROUNDING_STEPS: Final = 2**10
-"""Steps to 1 in what is added. Sums of 10^8 patches are exact."""
+"""Rounding steps per unit in what is added. Sums over 10^8 patches are exact."""
 BOUND_SLACK: Final = 1.01
-"""Of sums that came: how much more than can be is let pass."""
+"""Factor by which received sums may exceed what is possible, because of rounding."""
 IMAGES_AT_ONCE: Final = 256
-"""Images whose patches are held at a time."""
+"""Images whose patches are in memory at a time."""
 
 
 class Patches(LearnedFeatures):
-    """Four numbers a filter, 800 as a rule."""
+    """Four features for each filter, 800 by default."""
 
     name: ClassVar[str] = "patches"
     of_images: ClassVar[bool] = True
     at_once: ClassVar[int] = 16
     mean: Tensor
-    """Of all patches, [d]."""
+    """Mean of all patches, [d]."""
     whitening: Tensor
-    """Symmetric, [d, d]."""
+    """Whitening matrix, symmetric, [d, d]."""
     filters: Tensor
-    """In whitened space, each of length 1, [filters, d]."""
+    """Filters in whitened space, each with norm 1, [filters, d]."""
 
     def __init__(
         self, inputs: tuple[int, ...], seed: int, filters: int = FILTERS, rounds: int = ROUNDS
@@ -80,13 +81,14 @@ class Patches(LearnedFeatures):
 
     @classmethod
     def build(cls, inputs: tuple[int, ...], seed: int, network: Network | None) -> Self:
-        """Build the map before anything was learned."""
+        """Build the map in its initial state."""
         return cls(inputs, seed)
 
     def forward(self, x: Tensor) -> Tensor:
-        """float32 [n, channels, height, width] -> float32 [n, size], of norm 1 at most.
+        """float32 [n, channels, height, width] -> float32 [n, size], with norms of at most 1.
 
-        Quarters are equal but for the last rows and columns of an odd number.
+        The quarters are of equal size, except that the last rows or columns of an odd number are
+        fewer.
         """
         x = self.working(x).contiguous(memory_format=torch.channels_last)
         kernels = self.filters @ self.whitening
@@ -102,7 +104,7 @@ class Patches(LearnedFeatures):
         return unit_rows(quarters.flatten(1).sqrt()) * BELOW_ONE
 
     def exchanges(self) -> int:
-        """Return the number of steps: the whitening's and those of k-means."""
+        """Return the number of steps: one for the whitening and those of k-means."""
         return 1 + self.rounds
 
     def sum_schema(self, step: int) -> Schema:
@@ -116,10 +118,11 @@ class Patches(LearnedFeatures):
 
     @torch.no_grad()
     def sums(self, step: int, x: Tensor) -> dict[str, Tensor]:
-        """Return the sums of patches: and of their products, or by the filter they count for.
+        """Return the sums over patches: at step 0 for the whitening, then for the filters.
 
-        `products`: of each two numbers of a patch. `weight`, `sum`: of each filter, the weights of
-        what counts for it and the sum of weights times patches.
+        Step 0: `count`, `sum`, and `products`, the sum of the outer product of each patch with
+        itself. Later: for each filter `weight`, the sum of the weights of the patches assigned to
+        it, and `sum`, the sum of weights times patches.
         """
         added = {
             name: torch.zeros(shape, dtype=dtype, device=x.device)
@@ -139,9 +142,9 @@ class Patches(LearnedFeatures):
 
     @torch.no_grad()
     def impossible(self, step: int, sums: Mapping[str, Tensor], images: int) -> str:
-        """Return why no so many images have these sums; empty: some may.
+        """Return why no `images` images can have these sums; empty if some can.
 
-        A patch of d numbers is no longer than sqrt(d), but for rounding.
+        The norm of a patch of d numbers is at most sqrt(d), except for rounding.
         """
         patches, long = (
             images * min(PATCHES_PER_IMAGE, self.places),
@@ -170,7 +173,7 @@ class Patches(LearnedFeatures):
 
     @torch.no_grad()
     def learned(self, step: int, total: Mapping[str, Tensor]) -> None:
-        """Learn the whitening, or the filters; one for which nothing counted stays."""
+        """Learn the whitening or the filters. A filter without patches stays as it is."""
         if step == 0:
             if not total["count"] > 0:
                 return
@@ -186,7 +189,7 @@ class Patches(LearnedFeatures):
         )
 
     def _patches(self, step: int, x: Tensor) -> Tensor:
-        """Return the patches of a step, rounded, float64 [patches, d]."""
+        """Return the rounded patches of a step, float64 [patches, d]."""
         stream = torch_stream(self.seed, "places of patches", step)
         places = torch.randperm(self.places, generator=stream)[:PATCHES_PER_IMAGE]
         small, across = self.working(x), self.working.sides[1] - PATCH_SIDE + 1
@@ -200,7 +203,7 @@ class Patches(LearnedFeatures):
         return whole.mul_(ROUNDING_STEPS).round_().div_(ROUNDING_STEPS)
 
     def _assigned(self, patches: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the filter that each patch counts for, and its weight there, rounded."""
+        """Return the filter to which each patch is assigned, and its rounded weight."""
         kernels = (self.filters.double() @ self.whitening.double()).T
         products = (patches - self.mean.double()) @ kernels
         found = products.abs().argmax(1)
@@ -211,7 +214,7 @@ class Patches(LearnedFeatures):
 def whitening(covariance: Tensor) -> Tensor:
     """Return the ZCA whitening V (w + RIDGE mean(w))^(-1/2) V^T of V w V^T, float64 [d, d].
 
-    Eigenvalues below 0 are taken for 0; where all are 0, the identity.
+    Negative eigenvalues count as 0. If all are 0, the result is the identity.
     """
     values, vectors = torch.linalg.eigh(covariance)
     values = values.clamp_min(0)

@@ -1,4 +1,4 @@
-"""An input's own numbers: for rows of tables and for signals, where nothing better is known."""
+"""The numbers of an input themselves: for rows of tables and for signals."""
 
 import math
 from typing import ClassVar, Final, Self
@@ -9,11 +9,11 @@ from fedapp.learn.features.base import BELOW_ONE, MAX_FEATURES, FeatureMap, rand
 from fedapp.learn.networks.base import Network
 
 MAX_ROOT_MEAN_SQUARE: Final = 3.0
-"""Root mean square of an input's numbers above which it is shortened; they are standardised."""
+"""Root mean square of an input's standardised numbers above which the input is scaled down."""
 
 
 class Plain(FeatureMap):
-    """The numbers in a row, divided by one constant; the longest inputs are shortened to norm 1."""
+    """The numbers of an input divided by one constant; longer inputs are scaled down to norm 1."""
 
     name: ClassVar[str] = "plain"
 

@@ -1,6 +1,6 @@
 """Networks by name: `fedapp/learn/networks/<name>.py` holds one and offers `NETWORK`.
 
-A network of one's own is named `package.module:function` (docs/extend/networks.md).
+A user's own network is named `package.module:function` (docs/extend/networks.md).
 """
 
 import re
@@ -28,27 +28,27 @@ __all__ = [
 ]
 
 DEFAULT_NETWORK = "resnet9"
-"""`model.name` where nothing says otherwise: the paper's."""
+"""The default of `model.name`: the paper's network."""
 _NOT_NETWORKS = ("base", "parts")
 
 
 def is_timm_name(network: str) -> bool:
-    """Whether a text names a network of timm by its plain name, and no path, hub or module."""
+    """Whether a text names a network of timm by its plain name, without a path, hub or module."""
     return re.fullmatch(r"timm:\w+(\.\w+)?", network, re.ASCII) is not None
 
 
 def network_names() -> list[str]:
-    """Return every network's name, sorted: this package's modules but `_private` and helping ones.
+    """Return every network's name, sorted: the modules of this package except helper modules.
 
-    A network of one's own is not among them.
+    Users' own networks are not among them.
     """
     return module_names(__path__, _NOT_NETWORKS)
 
 
 def network_class(name: str) -> type[NetworkSettings]:
-    """Return the class of a network's settings: of a file here, or of `package.module:function`.
+    """Return the class of a network's settings, for a name or for `package.module:function`.
 
-    Raises ConfigError where there is none, or it is not what it should be.
+    Raises ConfigError where there is no such network, or where it breaks the contract.
     """
     if ":" in name:
         return own_class(name)
@@ -59,9 +59,9 @@ def network_class(name: str) -> type[NetworkSettings]:
 
 
 def network_settings(name: str, fields: Mapping[str, object]) -> NetworkSettings:
-    """Return the settings of a network; those not given take their defaults.
+    """Return a network's settings; fields that are not given have their defaults.
 
-    Raises ConfigError on an unknown name, pydantic's ValidationError on unknown, wrongly typed,
+    Raises ConfigError on an unknown name, and pydantic's ValidationError on unknown, wrongly typed,
     out-of-range or contradictory fields (`fedapp.experiment.config` turns it into a ConfigError).
     """
     return network_class(name)(**fields)
@@ -74,12 +74,13 @@ def build_model(
     compute: torch.dtype = torch.float32,
     finds: bool = False,
 ) -> Network:
-    """Build the network; its weights are arbitrary.
+    """Build the network; its weights are random.
 
-    inputs: shape of one input, (channels, height, width) of an image or (dimensions,) of a vector.
-    compute: float32, or bfloat16 for what the network runs in it. finds: whether `num_classes` are
-    findings. Raises ConfigError where the
-    network cannot take such inputs.
+    inputs: the shape of one input, (channels, height, width) of an image or (dimensions,) of a
+    vector.
+    compute: float32, or bfloat16 for the layers that the network runs in it.
+    finds: whether the `num_classes` outputs are findings.
+    Raises ConfigError where the network cannot take such inputs.
     """
     if rule := settings.misfit(inputs):
         raise ConfigError(f"inputs of shape {list(inputs)}: {rule}")
@@ -95,9 +96,9 @@ def build_model(
 def initial_params(
     settings: NetworkSettings, inputs: tuple[int, ...], num_classes: int, seed: int
 ) -> Params:
-    """Return w_0, the same on every machine with the same torch version.
+    """Return w_0. It is the same on every machine with the same version of torch.
 
-    Raises ConfigError as `build_model` does, and where w_0 needs a file that is not here.
+    Raises ConfigError as `build_model` does, and where w_0 needs a file that is missing.
     """
     with seeded(torch.device("cpu"), seed, "initial model"):
         model = settings.started(build_model(settings, inputs, num_classes))

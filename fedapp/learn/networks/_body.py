@@ -1,4 +1,4 @@
-"""Networks of torchvision, timm and one's own from a file, without their heads."""
+"""Pretrained networks without their heads: of torchvision, of timm, or by a user's function."""
 
 from functools import lru_cache
 from typing import get_type_hints
@@ -13,15 +13,15 @@ from fedapp.learn.networks import is_timm_name
 from fedapp.learn.networks._weights import TIMM, load_body, read_weights
 
 SIDE_ANSWERS = ("googlenet", "inception_v3")
-"""They have further heads in their middle, which their files are about too."""
+"""Networks with auxiliary heads in the middle, whose files contain these heads, too."""
 
 
 @lru_cache(maxsize=2)
 def read_body(network: str, file: str, sha256: str) -> nn.Module:
-    """Return a network without its head, with a file's weights, in eval mode; change nothing of it.
+    """Return a network without its head, with the weights of a file, in evaluation mode.
 
-    It is float32 [n, 3, size, size] -> [n, d]. Raises ConfigError where the file is not of this
-    network, or where that has no head.
+    It maps float32 [n, 3, size, size] -> [n, d]. It is cached, so do not change it. Raises
+    ConfigError where the file is not of this network, or where the network has no head.
     """
     from torchvision.ops import StochasticDepth  # takes seconds; most runs do without
 
@@ -84,7 +84,7 @@ def _own(network: str) -> nn.Module:
 
 
 def _cut_off(body: nn.Module, network: str) -> str:
-    """Put nothing in the place of a network's head; return how the names of its tensors begin."""
+    """Replace a network's head by the identity. Return the prefix of the names of its tensors."""
     own = [(n, m) for n, m in body.named_modules() if list(m.parameters(recurse=False))]
     name, last = own[-1]
     if not isinstance(last, nn.Linear):
@@ -99,7 +99,7 @@ def _cut_off(body: nn.Module, network: str) -> str:
 
 @torch.no_grad()
 def width(body: nn.Module, network: str, size: int) -> int:
-    """Return d. Raises ConfigError where the body does not take images of this size."""
+    """Return d, the width of the body's output. Raises ConfigError where it rejects such images."""
     try:
         found = body(torch.zeros(2, 3, size, size))
     except (RuntimeError, ValueError, AssertionError) as error:
@@ -113,10 +113,10 @@ def width(body: nn.Module, network: str, size: int) -> int:
 
 
 def trained_modules(body: nn.Module, trained: str) -> list[str]:
-    """Return the names of the modules that are to be trained; none of them is in another.
+    """Return the names of the modules to train; none of them is inside another.
 
-    trained: "head": none; "all": the body; "last": its last block and all behind; or names with
-    commas between. Raises ConfigError on others.
+    trained: "head": none; "all": the body; "last": its last block and all that follows; or names,
+    separated by commas. Raises ConfigError on anything else.
     """
     if trained == "head":
         return []
@@ -136,10 +136,10 @@ def trained_modules(body: nn.Module, trained: str) -> list[str]:
 
 
 def _behind(body: nn.Module) -> frozenset[str]:
-    """Return the names of the parameters of the last block, and of all behind it.
+    """Return the names of the parameters of the last block and of all that follows it.
 
-    A block is a module of several layers whose kind occurs twice, no plain row, and in no other
-    block; a network without any has its last layer.
+    A block is a module of several layers whose type occurs at least twice, that is not a plain
+    container, and that is in no other block. A network without blocks has its last layer instead.
     """
     rows = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
     found = {
@@ -157,7 +157,7 @@ def _behind(body: nn.Module) -> frozenset[str]:
 
 
 def _cover(module: nn.Module, name: str, names: frozenset[str]) -> list[str]:
-    """Return the largest modules all of whose parameters are of these names."""
+    """Return the largest modules whose parameters all are among these names."""
     prefix = f"{name}." if name else ""
     own = {f"{prefix}{n}" for n, _ in module.named_parameters()}
     if not own & names:

@@ -1,7 +1,7 @@
-"""A network of one's own, `model.name=package.module:function` (docs/extend/networks.md).
+"""A user's own network, `model.name=package.module:function` (docs/extend/networks.md).
 
-The function is this machine's code: nothing of it is sent, and every site has its own copy. It may
-return a plain row of layers, which is then cut at its dropout and its head.
+The function is code on this machine: it is never sent, and every site has its own copy. It may
+return an `nn.Sequential`, which is then split at its dropout and its head.
 """
 
 import inspect
@@ -35,7 +35,7 @@ def ends_in_head(layers: nn.Sequential) -> bool:
 
 
 class SequentialNetwork(Network):
-    """layers: a row that `ends_in_head`. Its answers are the row's own."""
+    """A network made from layers that `ends_in_head`. It answers as the layers themselves do."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
@@ -45,16 +45,16 @@ class SequentialNetwork(Network):
         self.dropout, self.head, self.features = dropout, head, head.in_features
 
     def trunk(self, x: Tensor) -> Features:
-        """Run all layers but the last two."""
+        """Run all layers except the last two."""
         with self.in_compute_type(x.device):
             return (self.layers(x),)
 
 
 def own_class(name: str) -> type[NetworkSettings]:
-    """Return a class of settings made from a function's signature.
+    """Return a class of settings made from the signature of a function.
 
-    Every parameter after the first two is a setting, of the type and default written there. Raises
-    ConfigError where the function cannot be had or is not of this form.
+    Every parameter after the first two becomes a setting with its type and default. Raises
+    ConfigError where the function is missing or has another form.
     """
     return _class_of(name, load_function(name))
 
@@ -127,9 +127,9 @@ def _called(
 
 
 def check_contract(name: str, network: object, inputs: tuple[int, ...], num_classes: int) -> None:
-    """Check that a network keeps to `Network`, by two made-up inputs; it is left as it was.
+    """Check that a network keeps the contract of `Network`, using two artificial inputs.
 
-    Raises ConfigError naming the member that does not.
+    The network is not changed. Raises ConfigError naming the member that breaks the contract.
     """
     if not isinstance(network, Network):
         raise _broken(name, "the function", f"must return a Network, not {type(network).__name__}")

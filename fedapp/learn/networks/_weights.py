@@ -1,6 +1,6 @@
-"""Weights from a file of this machine, and its record: of what pixels its network was trained.
+"""Weights from a file on this machine, and a record of the pixels with which they were trained.
 
-Nothing is ever fetched.
+Nothing is ever downloaded.
 """
 
 import hashlib
@@ -23,18 +23,18 @@ from fedapp.core.untrusted_files import UntrustedFileError, parse_json, read_saf
 from fedapp.learn.params import Params
 
 TIMM = "timm:"
-"""Before the names of timm's networks."""
+"""Prefix of the names of timm's networks."""
 _WRAPPERS = ("module.", "_orig_mod.", "encoder.", "backbone.", "model.")
-"""What programs put in front of every name: DataParallel, torch.compile, and networks of parts."""
+"""Prefixes that programs add to every name: DataParallel, torch.compile, and networks of parts."""
 _FORM = '{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "size": 224}'
 _Mean = Annotated[float, Field(ge=-10, le=10)]
 _Std = Annotated[float, Field(gt=0, le=10)]
 
 
 def read_file(file: str, sha256: str, key: str = "model.weights_sha256") -> bytes:
-    """Return a file's bytes. key: the setting that has its SHA-256.
+    """Return the bytes of a file. key: the setting that holds its SHA-256.
 
-    Raises ConfigError where it is not here, or is another one.
+    Raises ConfigError where the file is missing or is another one.
     """
     if not sha256:
         raise ConfigError(f"{key} is empty: write there what `sha256sum FILE` says of the file")
@@ -58,13 +58,13 @@ def read_file(file: str, sha256: str, key: str = "model.weights_sha256") -> byte
 
 
 def read_weights(file: str, sha256: str, names: Collection[str]) -> Params:
-    """Return the tensors of a safetensors file or of a .pth file that holds a state dict.
+    """Return the tensors of a safetensors file, or of a .pth file that holds a state dict.
 
-    names: of the network's own tensors; where the file has none of them, what `_WRAPPERS` stand for
-    is dropped from the front of all its names.
+    names: of the network's own tensors. If the file has none of them, the prefixes in `_WRAPPERS`
+    are removed from all of its names.
 
-    Of a .pth file torch reads tensors and plain containers only: no code in it is run. Raises
-    ConfigError where the file is not here, is another one, or holds anything else.
+    From a .pth file, torch reads only tensors and plain containers: no code in it is run. Raises
+    ConfigError where the file is missing, is another one, or holds anything else.
     """
     blob = read_file(file, sha256)
     try:
@@ -86,7 +86,7 @@ def read_weights(file: str, sha256: str, names: Collection[str]) -> Params:
 
 
 def _unwrapped(found: Params, names: Collection[str]) -> Params:
-    """Return a file's tensors without what stands in front of all of their names, if it must go."""
+    """Return a file's tensors without the prefixes that all of their names share, if necessary."""
     body = found
     while body and not any(name in names for name in body):
         front = next((w for w in _WRAPPERS if all(name.startswith(w) for name in body)), "")
@@ -99,9 +99,10 @@ def _unwrapped(found: Params, names: Collection[str]) -> Params:
 def load_body(network: nn.Module, body: Params, file: str, own: str = "") -> None:
     """Load a file's tensors into a network, in place.
 
-    own: how the names of its tensors begin that stay as they are. file: names it in errors. A batch
-    norm's counter of batches may be absent, as in torchvision's files. Raises ConfigError on other
-    names, shapes or numbers that are not finite.
+    own: prefix of the network's tensors that keep their values.
+    file: names the file in errors. The counter of batches of a batch norm may be missing, as in
+    torchvision's files. Raises ConfigError on other names or shapes, and on numbers that are not
+    finite.
     """
     wanted = {n: t for n, t in network.state_dict().items() if not (own and n.startswith(own))}
     needed = {name for name, tensor in wanted.items() if tensor.is_floating_point()}
@@ -124,7 +125,11 @@ def load_body(network: nn.Module, body: Params, file: str, own: str = "") -> Non
 
 @dataclass(frozen=True, config=CLOSED)
 class Record:
-    """mean, std: of red, green and blue, pixels / 255. size: height and width, pixels."""
+    """The pixels that a network was trained with.
+
+    mean, std: of red, green and blue, of pixels / 255.
+    size: height and width in pixels.
+    """
 
     mean: tuple[_Mean, _Mean, _Mean]
     std: tuple[_Std, _Std, _Std]
@@ -132,10 +137,11 @@ class Record:
 
 
 def read_record(network: str, file: str, sha256: str, record_sha256: str) -> Record:
-    """Return the record of a file of weights, whose SHA-256 was checked.
+    """Return the record of a file of weights whose SHA-256 was checked.
 
-    record_sha256: of FILE.json beside it; empty: the record is in the file's own metadata
-    (safetensors), or torchvision's or timm's of this file. Raises ConfigError where there is none.
+    record_sha256: of FILE.json beside it; empty: the record is in the metadata of the safetensors
+    file, or is the one that torchvision or timm publishes for this file. Raises ConfigError where
+    there is no record.
     """
     if record_sha256:
         beside = str(record_beside(file))
@@ -151,7 +157,7 @@ def read_record(network: str, file: str, sha256: str, record_sha256: str) -> Rec
 
 
 def record_beside(file: str) -> Path:
-    """Return where the record of a file of weights lies, if it is no part of it."""
+    """Return the path of the record that lies beside a file of weights."""
     return Path(file).with_suffix(".json")
 
 
@@ -170,7 +176,7 @@ def _parsed(text: str | bytes, file: str) -> Record:
 
 
 def _metadata(file: Path) -> Mapping[str, Any]:
-    """Return the record in a safetensors file's header; empty: there is none."""
+    """Return the record in the header of a safetensors file; empty if there is none."""
     if file.suffix != ".safetensors":
         return {}
     try:
@@ -184,7 +190,7 @@ def _metadata(file: Path) -> Mapping[str, Any]:
 
 
 def _published(network: str, sha256: str) -> Mapping[str, Any]:
-    """Return what torchvision says of its file with this SHA-256, or timm of this network."""
+    """Return the record that torchvision publishes for this file, or timm for this network."""
     if network.startswith(TIMM):
         pixels = needs("timm", "timm").get_pretrained_cfg(network.removeprefix(TIMM))
         sides = {"mean": pixels.mean, "std": pixels.std, "size": pixels.input_size[-1]}

@@ -1,4 +1,4 @@
-"""What every network keeps to, and what its settings can do (docs/extend/networks.md)."""
+"""The contract of every network, and the base of its settings (docs/extend/networks.md)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,47 +10,51 @@ import torch
 from torch import Tensor, nn
 
 Features = tuple[Tensor, ...]
-"""What the trunk hands to the tail: one tensor or more, each [n, ...]."""
+"""What the trunk hands to the tail: one or more tensors, each [n, ...]."""
 Draw = Callable[[Tensor, float], Tensor]
-"""A dropout sample: values and a rate p in [0, 1) -> the values, each 0 or times 1 / (1 - p)."""
+"""A dropout sample: (values, rate p in [0, 1)) -> the values, each set to 0 or times 1 / (1 - p).
+"""
 
 MAX_CHANNELS = 16
-"""Colour channels of an image."""
+"""Channels of an image, at most."""
 MAX_VALUES = 2**20
-"""Numbers in one input; an image of 3 x 512 x 512 has 786,432."""
+"""Numbers in one input, at most; an image of 3 x 512 x 512 has 786,432."""
 
 
 class Network(nn.Module, ABC):
-    """A classifier in three pieces: `classify(embed(trunk(x)))`, cut at its dropout and its head.
+    """A classifier in three pieces, `classify(embed(trunk(x)))`, split at its dropout and its head.
 
-    Everything in front of the first dropout gives the same answer on every pass of MC dropout:
-    `trunk` holds it and is run once; `embed` and `classify` are what each pass repeats.
+    Everything in front of the first dropout gives the same result in every pass of MC dropout. It
+    is in `trunk`, which runs once; `embed` and `classify` run in every pass.
 
-    A subclass sets, in its constructor, `head`, `dropout` and `features` (`end_in` does), and has
-    `trunk`, and `embed` where layers stand between its dropout and its head. All tensors of its
-    state dict are float32 or int64.
+    The constructor of a subclass sets `head`, `dropout` and `features` (`end_in` does). A subclass
+    has `trunk` and, if there are layers between its dropout and its head, `embed`. All tensors of
+    its state dict are float32 or int64.
     """
 
     head: nn.Linear
-    """From `features` numbers to one logit a class; its tensors are the classifier head."""
+    """From `features` numbers to one logit for each class. Its tensors are the classifier head."""
     dropout: nn.Dropout
-    """The network's dropout; `p` is its rate. Where there are others, the one before the head."""
+    """The network's dropout with its rate `p`. If there are several, the one in front of the head.
+    """
     features: int
-    """d, numbers that `embed` gives for an input."""
+    """d, the number of values that `embed` returns for an input."""
     inputs: tuple[int, ...] = ()
-    """Shape of one input that it was built for (`networks.build_model`)."""
+    """The shape of one input that the network was built for (`networks.build_model`)."""
     compute: torch.dtype = torch.float32
-    """bfloat16: what runs under `in_compute_type` runs in it; parameters, statistics of batch norms
-    and logits are float32 all the same."""
+    """The type in which layers under `in_compute_type` run. With bfloat16, parameters, statistics
+    of batch norms and logits are still float32.
+    """
     finds: bool = False
-    """Whether its logits are of findings, each there or not, and not of classes that exclude each
-    other (`networks.build_model`)."""
+    """Whether the outputs are findings, each present or absent, rather than classes that exclude
+    each other (`networks.build_model`).
+    """
 
     _asked: bool | None = None
-    """The mode that `train` was last asked for."""
+    """The mode that was last passed to `train`."""
 
     def end_in(self, features: int, num_classes: int, dropout: float) -> None:
-        """Set the dropout and the linear head that a network ends in, once all else is there.
+        """Set the dropout and the linear head at the end of a network, after all other layers.
 
         features: d. dropout: p, in [0, 1).
         """
@@ -59,9 +63,9 @@ class Network(nn.Module, ABC):
         self.head = nn.Linear(features, num_classes)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode, as torch does; where every module has it already, nothing is set.
+        """Set the mode as torch does, but do nothing if all modules have it already.
 
-        Most calls find it so, and torch takes each module's attribute the long way.
+        This is the common case, and torch sets the attribute of each module by a slow path.
         """
         if self._asked != mode or any(module.training != mode for module in self.modules()):
             super().train(mode)
@@ -75,8 +79,8 @@ class Network(nn.Module, ABC):
     def embed(self, features: Features, dropout: Draw | None = None) -> Tensor:
         """Run the layers from the first dropout to the head: features -> [n, d].
 
-        Here the dropout alone, for networks that have no layer behind it but the head. dropout:
-        takes the place of the network's own, which acts in training mode only.
+        The default is the dropout alone, for networks without layers between it and the head.
+        dropout: replaces the network's own dropout, which acts in training mode only.
         """
         return drop(self.dropout, features[0], dropout)
 
@@ -87,14 +91,14 @@ class Network(nn.Module, ABC):
         return out.float()
 
     def tail(self, features: Features, dropout: Draw | None = None) -> Tensor:
-        """Run the layers from the first dropout on; a fresh dropout sample on every call.
+        """Run the layers from the first dropout on, with a new dropout sample in every call.
 
-        dropout: as of `embed`.
+        dropout: as for `embed`.
         """
         return self.classify(self.embed(features, dropout))
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Return logits [..., C] as probabilities: of classes they sum to 1, of findings not."""
+        """Return logits [..., C] as probabilities: of classes by softmax, of findings by sigmoid."""
         return torch.sigmoid(logits) if self.finds else torch.softmax(logits, dim=-1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -102,7 +106,7 @@ class Network(nn.Module, ABC):
         return self.tail(self.trunk(x))
 
     def in_compute_type(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return the context in which layers run in `compute`."""
+        """Return the context in which layers run in the type `compute`."""
         half = self.compute == torch.bfloat16
         if half == torch.is_autocast_enabled(device.type):  # a context costs a tiny site's time
             return nullcontext()
@@ -110,13 +114,13 @@ class Network(nn.Module, ABC):
 
 
 def drop(module: nn.Dropout, x: Tensor, dropout: Draw | None) -> Tensor:
-    """Drop values of x at the module's rate: by `dropout`, or as the module itself does."""
+    """Apply dropout to x at the module's rate: by `dropout`, or by the module if that is None."""
     out: Tensor = module(x) if dropout is None else dropout(x, module.p)
     return out
 
 
 def drop_channels(module: nn.Dropout2d, x: Tensor, dropout: Draw | None) -> Tensor:
-    """Drop whole channels of x [n, c, h, w] at the module's rate, as `drop` does values."""
+    """Drop whole channels of x, [n, c, h, w], at the module's rate; otherwise like `drop`."""
     if dropout is None:
         out: Tensor = module(x)
         return out
@@ -124,38 +128,38 @@ def drop_channels(module: nn.Dropout2d, x: Tensor, dropout: Draw | None) -> Tens
 
 
 class NetworkSettings(ABC):
-    """A network by name and what can be set of it: the base of frozen dataclasses.
+    """A network's name and settings: the base of frozen dataclasses.
 
-    A subclass of the package is `fedapp/learn/networks/<name>.py`, which offers it as `NETWORK`.
+    A subclass in this package is `fedapp/learn/networks/<name>.py`, which offers it as `NETWORK`.
     """
 
     name: ClassVar[str]
     sides: ClassVar[tuple[int, int] | None] = None
-    """Least and greatest height and width of images, pixels; None: inputs of any shape."""
+    """Least and greatest height and width of images, in pixels; None: inputs of any shape."""
     raw: ClassVar[bool] = False
-    """Whether it is given pixels / 255, or numbers as they are, and scales them by itself."""
+    """Whether the network takes pixels / 255, or numbers unchanged, and normalises them itself."""
 
     @abstractmethod
     def network(self, inputs: tuple[int, ...], num_classes: int) -> Network:
-        """Build the network; its weights are drawn from torch's global generator.
+        """Build the network, with weights drawn from torch's global generator.
 
-        inputs: shape of one input without a `misfit`, (channels, height, width) of an image.
+        inputs: the shape of one input without a `misfit`; (channels, height, width) for an image.
         """
 
     def started(self, network: Network) -> Network:
-        """Return a network built anew, with what w_0 takes from a file of this machine; here none.
+        """Return a new network with what w_0 takes from a file on this machine; by default nothing.
 
-        Raises ConfigError where the file is not what the settings say.
+        Raises ConfigError where the file is not as the settings say.
         """
         return network
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files of this machine that it cannot be built without, its weights first; most: none."""
+        """Files on this machine that the network needs, its weights first; usually none."""
         return ()
 
     def misfit(self, inputs: tuple[int, ...]) -> str:
-        """Return why it cannot take inputs of this shape, and the remedy; empty: it can."""
+        """Return why the network cannot take inputs of this shape, and the remedy; or nothing."""
         if math.prod(inputs) > MAX_VALUES:
             return f"one input has at most {MAX_VALUES:,} numbers; make it smaller"
         if self.sides is None:

@@ -1,7 +1,7 @@
-"""A pretrained network of torchvision or timm, frozen or in part, with a head of our own.
+"""A pretrained network of torchvision or timm, frozen or partly trained, with a new head.
 
-What is frozen is each machine's own copy of a file. It is no part of the state dict, so averages,
-messages, pool and models hold only what is trained.
+The frozen part is each machine's own copy of a file. It is not in the state dict, so that averages,
+messages, the pool and saved models hold the trained part only.
 """
 
 from copy import deepcopy
@@ -23,9 +23,9 @@ from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
 
 class Body:
-    """A network without its head, no module of any other: its tensors are in no state dict.
+    """A network without its head. No state dict has its tensors, because it is no submodule.
 
-    Pixels / 255, float32 [n, 1 or 3, h, w] -> float32 [n, width].
+    Maps pixels / 255, float32 [n, 1 or 3, h, w], to float32 [n, width].
     """
 
     def __init__(self, module: nn.Module, record: Record, name: str, sha256: str) -> None:
@@ -40,7 +40,7 @@ class Body:
         """What it said, by the type that it computed in; only while nothing of it is trained."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Scale and run."""
+        """Normalise the pixels and run the network."""
         if self._mean.device != x.device:
             self.module.to(x.device)
             self._mean, self._std = self._mean.to(x.device), self._std.to(x.device)
@@ -56,9 +56,9 @@ class Body:
 
 
 class Encoder(Network):
-    """Pixels / 255, float32 [n, 1 or 3, h, w] -> logits float32 [n, num_classes].
+    """Maps pixels / 255, float32 [n, 1 or 3, h, w], to logits float32 [n, num_classes].
 
-    trained: names of the body's modules that are trained too.
+    trained: names of the modules of the body that are trained, too.
     """
 
     def __init__(self, body: Body, trained: list[str], num_classes: int, dropout: float) -> None:
@@ -71,7 +71,7 @@ class Encoder(Network):
         self.end_in(body.width, num_classes, dropout)
 
     def trunk(self, x: Tensor) -> Features:
-        """Run the body; what a frozen one said of an image is recalled."""
+        """Run the body. The answers of a frozen body are cached."""
         with self.in_compute_type(x.device):
             if self._held.fixed and _plain(x):
                 return (self._held.body.recalled[self.compute](x),)
@@ -79,7 +79,7 @@ class Encoder(Network):
 
 
 class _Held:
-    """Keeps a body from torch, which takes modules for its own; a fixed one is one for all."""
+    """Hides a body from torch, which would make it a submodule. All copies share a frozen body."""
 
     def __init__(self, body: Body, fixed: bool) -> None:
         self.body, self.fixed = body if fixed else deepcopy(body), fixed
@@ -93,7 +93,7 @@ class _Held:
 
 
 def _plain(x: Tensor) -> bool:
-    """Whether these are numbers that can be looked at: on a CPU, not traced, without gradients."""
+    """Whether these are concrete numbers: on a CPU, not traced, without gradients."""
     return (
         x.device.type == "cpu"
         and type(x) is Tensor
@@ -112,7 +112,7 @@ def _body(network: str, file: str, sha256: str, record_sha256: str, size: int) -
 
 @dataclass(frozen=True, config=CLOSED)
 class EncoderSettings(NetworkSettings):
-    """For images; the file of weights must be at the server and at every site."""
+    """For images. The file of weights must exist at the server and at every site."""
 
     name: ClassVar[str] = "encoder"
     raw: ClassVar[bool] = True
@@ -138,21 +138,21 @@ class EncoderSettings(NetworkSettings):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The weights and their record, where that lies beside them."""
+        """The weights and, where it lies beside them, their record."""
         beside = (str(record_beside(self.weights)),) if self.record_sha256 else ()
         return (self.weights, *beside)
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> Encoder:
-        """Build it; all but the head is the file's, on every machine.
+        """Build the network; everything except the head comes from the file, on every machine.
 
-        Raises ConfigError where the file is not here, or not what the settings say.
+        Raises ConfigError where the file is missing, or is not as the settings say.
         """
         file = self.body, self.weights, self.weights_sha256
         body = _body(*file, self.record_sha256, self.size)
         return Encoder(body, trained_modules(body.module, self.trained), num_classes, self.dropout)
 
     def misfit(self, inputs: tuple[int, ...]) -> str:
-        """Refuse what has no colours, or other ones."""
+        """Also refuse images that are neither grey nor in colour."""
         if len(inputs) == 3 and inputs[0] not in (1, 3):
             return f"encoder takes images of 1 or 3 channels, not {inputs[0]}"
         return super().misfit(inputs)

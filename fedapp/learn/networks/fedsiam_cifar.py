@@ -1,7 +1,8 @@
 """The network of FedSiam on CIFAR-10 and SVHN: six convolutions in three pairs, two hidden layers.
 
-5,852,170 parameters for images of 3 x 32 x 32 and 10 classes. Dropout stands where the authors'
-code has it: of channels after the second pair, before the first hidden layer and before the head.
+5,852,170 parameters for images of 3 x 32 x 32 and 10 classes. Dropout is where the authors' code
+has it: channel dropout after the second pair, and dropout before the first hidden layer and before
+the head.
 """
 
 from typing import ClassVar
@@ -84,7 +85,7 @@ class FedSiamCifarSettings(NetworkSettings):
     """p of whole channels after the second pair of convolutions."""
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> FedSiamCifar:
-        """Build it; the first hidden layer's inputs go by the size of the images."""
+        """Build the network. The images' size determines the inputs of the first hidden layer."""
         return FedSiamCifar(inputs, num_classes, self.dropout, self.channel_dropout)
 
 

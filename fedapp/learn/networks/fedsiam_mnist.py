@@ -1,7 +1,7 @@
-"""The network of FedSiam on MNIST: two convolutions, one hidden layer; 21,840 parameters there.
+"""The network of FedSiam on MNIST: two convolutions and one hidden layer; 21,840 parameters there.
 
-Channel dropout after the second convolution and dropout before the head are the authors' code's,
-the only noise on its inputs; the paper does not name them.
+The paper does not mention dropout. The authors' code has channel dropout after the second
+convolution and dropout before the head, which are the only noise on the inputs.
 """
 
 from typing import ClassVar
@@ -53,7 +53,7 @@ class FedSiamMnist(Network):
 
 
 def _left(side: int) -> int:
-    """Return what two convolutions of 5 without a rim, each with a pool of 2, leave of a side."""
+    """Return what two unpadded 5 x 5 convolutions, each with a pool of 2, leave of a side."""
     return ((side - 4) // 2 - 4) // 2
 
 
@@ -68,7 +68,7 @@ class FedSiamMnistSettings(NetworkSettings):
     """p of whole channels after the second convolution, and of values before the head."""
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> FedSiamMnist:
-        """Build it; the hidden layer's inputs go by the size of the images."""
+        """Build the network. The size of the images determines the inputs of the hidden layer."""
         return FedSiamMnist(inputs, num_classes, self.dropout)
 
 

@@ -1,7 +1,8 @@
-"""The network of FedUL on MNIST: three 5x5 convolutions, two hidden layers, batch norm after each.
+"""The network of FedUL on MNIST: three 5 x 5 convolutions, two hidden layers, each with batch norm.
 
-14,219,210 parameters for images of 3 x 28 x 28 and 10 classes. The paper's text calls it LeNet; the
-authors' code has this one, without dropout. Dropout may stand before the head.
+14,219,210 parameters for images of 3 x 28 x 28 and 10 classes. The paper's text calls it LeNet;
+this is the network of the authors' code, which has no dropout. Here dropout before the head can be
+set.
 """
 
 from typing import ClassVar
@@ -33,7 +34,7 @@ class FedULMnist(Network):
         self.end_in(512, num_classes, dropout)
 
     def trunk(self, x: Tensor) -> Features:
-        """Run everything but dropout and head."""
+        """Run all layers except dropout and head."""
         with self.in_compute_type(x.device):
             x = x.contiguous(memory_format=torch.channels_last)
             x = F.max_pool2d(F.relu(self.norm1(self.conv1(x))), 2)
@@ -54,7 +55,7 @@ class FedULMnistSettings(NetworkSettings):
     """p before the head."""
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> FedULMnist:
-        """Build it; the first hidden layer's inputs go by the size of the images."""
+        """Build the network. The images' size determines the inputs of the first hidden layer."""
         return FedULMnist(inputs, num_classes, self.dropout)
 
 

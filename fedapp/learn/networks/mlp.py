@@ -17,7 +17,7 @@ from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
 
 MAX_UNITS = 65_536
-"""Units of a hidden layer."""
+"""Units of a hidden layer, at most."""
 
 
 class MLP(Network):
@@ -49,7 +49,7 @@ class MLP(Network):
 
 
 def _written(value: object) -> object:
-    """One layer's units are a number to YAML and to a command line: write it as text."""
+    """Accept the units of a single layer as a number, as YAML and command lines give them."""
     return str(value) if type(value) is int else value
 
 
@@ -66,7 +66,7 @@ class MLPSettings(NetworkSettings):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """`hidden` one by one."""
+        """The units of the hidden layers as numbers."""
         return tuple(int(text) for text in self.hidden.split(","))
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class MLPSettings(NetworkSettings):
             raise Contradiction(rule, "hidden")
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> MLP:
-        """Build it for inputs of any shape."""
+        """Build the network for inputs of any shape."""
         return MLP(math.prod(inputs), num_classes, self.sizes, self.dropout)
 
 

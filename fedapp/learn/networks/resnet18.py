@@ -1,6 +1,7 @@
-"""torchvision's ResNet-18 with a head of its own, and dropout in front of it.
+"""torchvision's ResNet-18 with a new head and dropout in front of it.
 
-11,181,642 parameters for 10 classes. Its tensors have torchvision's names, but `fc` is `head`.
+11,181,642 parameters for 10 classes. Its tensors have torchvision's names, except that `fc` is
+`head`.
 """
 
 from typing import Annotated, ClassVar
@@ -20,7 +21,7 @@ from fedapp.learn.networks.base import Features, Network, NetworkSettings
 class ResNet18(Network):
     """Images float [n, channels, h, w] -> logits float32 [n, num_classes].
 
-    The features are the mean over all places of the last stage's output [n, 512].
+    The features are the last stage's output averaged over all places, [n, 512].
     """
 
     def __init__(self, channels: int, num_classes: int, dropout: float) -> None:
@@ -39,7 +40,7 @@ class ResNet18(Network):
         self.head = body.fc
 
     def trunk(self, x: Tensor) -> Features:
-        """Run everything but dropout and head."""
+        """Run all layers except dropout and head."""
         with self.in_compute_type(x.device):
             x = x.contiguous(memory_format=torch.channels_last)
             x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
@@ -57,7 +58,8 @@ class ResNet18Settings(NetworkSettings):
     dropout: Rate = 0.5
     """p before the head."""
     weights: str = ""
-    """File of this machine, .safetensors or .pth, that w_0 takes all but the head from."""
+    """File on this machine, .safetensors or .pth, from which w_0 takes everything except the head.
+    """
     weights_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     """SHA-256 of that file, in hex; empty: w_0 is random."""
 
@@ -67,14 +69,14 @@ class ResNet18Settings(NetworkSettings):
             raise Contradiction(rule, "weights", "weights_sha256")
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> ResNet18:
-        """Build it for images of so many channels; their size is free."""
+        """Build the network for images with this number of channels and any size."""
         return ResNet18(inputs[0], num_classes, self.dropout)
 
     def started(self, network: Network) -> Network:
-        """Load the file, where there is to be one.
+        """Load the file if there is one. A head in it is ignored.
 
-        It may have a head, which is left out. Of grey images the first layer's kernels are summed
-        over the three colours: the same answer as the image in three equal channels.
+        For grey images, the kernels of the first layer are summed over the three colours: this
+        gives the same answer as an image with three equal channels.
         """
         if self.weights_sha256:
             first, names = "conv1.weight", network.state_dict().keys()

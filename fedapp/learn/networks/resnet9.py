@@ -1,8 +1,9 @@
-"""ResNet-9 with MC dropout, split where its randomness begins.
+"""ResNet-9 with MC dropout, split at its first dropout.
 
-Topology of the field's "ResNet-9" (conv 1-2-2-4-8 x width, residual pairs at 2x and 8x width,
-global max pool, linear head). Dropout stands after the last two norms (paper, Sec. VI-A); the
-network has no hidden fully connected layer, so none stands there.
+The topology is that of the well-known "ResNet-9" (convolutions of 1-2-2-4-8 x width, residual pairs
+at 2x and 8x width, global max pooling, a linear head). Dropout comes after the last two norms
+(paper, Sec. VI-A). The paper also has dropout in hidden fully connected layers, which this network
+does not have.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -18,14 +19,15 @@ from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings,
 
 Norm = Literal["batch", "group", "none"]
 GROUP = 16
-"""Channels of a group of group norm, as good as any number of groups (Wu, He 2018, Table 3)."""
+"""Channels in a group of group norm; as good as other numbers (Wu, He 2018, Table 3)."""
 
 
 def norm_of(kind: Norm, channels: int) -> nn.Module:
-    """Return a norm over that many channels.
+    """Return a normalisation layer for this number of channels.
 
-    Group norm has groups of `GROUP` channels, or one group where the channels are no multiple of
-    it: a narrow network's group of one channel, of one pixel at the end, would always be 0.
+    Group norm has groups of `GROUP` channels, or a single group where the number of channels is not
+    a multiple. In a narrow network a group could otherwise be one channel with one pixel, which
+    would always be normalised to 0.
     """
     if kind == "none":
         return nn.Identity()
@@ -52,7 +54,8 @@ class ConvNorm(nn.Module):
 class ResNet9(Network):
     """Images float [n, channels, h, w], h and w in [8, 96] -> logits float32 [n, num_classes].
 
-    The features are the last residual block's first norm's output, and its skip input.
+    The features are the output of the first norm of the last residual block, and the block's skip
+    input.
     """
 
     def __init__(
@@ -101,11 +104,12 @@ class ResNet9Settings(NetworkSettings):
     dropout: Rate = 0.5
     """p, dropout rate after the last two norms."""
     norm: Norm = "batch"
-    """After every convolution; group: no statistics, an image's answer is its own in training;
-    none: as FedMatch and ProtoFSSL have it."""
+    """Normalisation after every convolution. group: no running statistics, and in training an
+    image's answer depends on this image only; none: as in FedMatch and ProtoFSSL.
+    """
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> ResNet9:
-        """Build it for images of so many channels; their size is free."""
+        """Build the network for images with this number of channels and any size."""
         return ResNet9(inputs[0], num_classes, self.width, self.dropout, self.norm)
 
 
