@@ -132,6 +132,8 @@ def test_other_folders_than_sites(tmp_path, sites, count, error, said):
         (tmp_path / name).mkdir()
     with pytest.raises(error, match=said):
         simulated_places(tmp_path, agreed(sites=sites), count)
+    with pytest.raises(DataError, match="cannot be listed"):
+        simulated_places(tmp_path / "gone", agreed(), 3)
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ NO_WINDOWS = ("auto", "5", "5,5", "9,1", "1,2,3", "0,inf", "nan,1", "0:9", ",")
     (SPLIT, {"bags": 2, "knows": "bags, label"}, "no such kind 'label'; did you mean 'labels'"),
     (SPLIT, {"bag_mix": "dominant"}, "bag_mix says nothing without bags"),
     (SPLIT, {"prior_noise": 0.1}, "prior_noise says nothing without bags"),
-    (SPLIT, {"labels": "all", "label_share": 0.2}, "label_share says nothing where labels is 'all'"),
+    (SPLIT, {"labels": "all", "label_share": 0.2}, "label_share says nothing where labels is"),
     (SPLIT, {"deal": "iid", "dirichlet_alpha": 0.1}, "alpha says nothing where deal is 'iid'"),
     (SPLIT, {"deal": "dirichlet_unlabelled", "label_alpha": 3.0}, "label_alpha says nothing"),
     (SPLIT, {"label_share": 0.6}, "label_share must be at most 0.5 where deal is 'dirichlet'"),

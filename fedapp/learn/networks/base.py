@@ -98,7 +98,7 @@ class Network(nn.Module, ABC):
         return self.classify(self.embed(features, dropout))
 
     def answer(self, logits: Tensor) -> Tensor:
-        """Return logits [..., C] as probabilities: of classes by softmax, of findings by sigmoid."""
+        """Return logits [..., C] as probabilities: softmax for classes, sigmoid for findings."""
         return torch.sigmoid(logits) if self.finds else torch.softmax(logits, dim=-1)
 
     def forward(self, x: Tensor) -> Tensor:
