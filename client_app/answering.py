@@ -16,7 +16,7 @@ from client_app.resident.inputs import inputs_of, stamp_of
 from fedapp.core.errors import ProtocolError
 from fedapp.core.process_tuning import tune_own_process
 from fedapp.data.sites import describe_bags_of_sites
-from fedapp.data.split.groups import describe_copies, test_copies
+from fedapp.data.split.groups import count_test_copies, describe_copies
 from fedapp.experiment.config import load_run_config
 from fedapp.experiment.preset_files import Scalar, reading_files_once
 from fedapp.protocol.codec import decode_origin, decode_request, encode
@@ -83,7 +83,7 @@ def _answer(
     if isinstance(request, Hello):
         if said := describe_bags_of_sites([site.data]):
             log.info("%s: %s", called(site.data), said)
-        found, of = test_copies([site.data])
+        found, of = count_test_copies([site.data])
         if said := describe_copies(found, of, len(site.data.inputs) > 1):
             log.warning("%s: %s", called(site.data), said)
         policy.introduced(facts := site.introduction(), origin)

@@ -148,10 +148,10 @@ class StoredImage:
         return self.values.dtype != np.uint8
 
     @property
-    def told(self) -> Values:
+    def unpadded(self) -> Values:
         """The values [n] that are not padding; all values if everything is padding."""
-        told = self.values.ravel() if self.padding is None else self.values[~self.padding]
-        return told if told.size else self.values.ravel()
+        values = self.values.ravel() if self.padding is None else self.values[~self.padding]
+        return values if values.size else self.values.ravel()
 
 
 def levels(stored: StoredImage, window: str, file: Path) -> Levels:
@@ -173,7 +173,7 @@ def levels(stored: StoredImage, window: str, file: Path) -> Levels:
 
 
 def _no_window(stored: StoredImage, window: str, file: Path) -> DepthError:
-    low, high = stored.told.min(), stored.told.max()
+    low, high = stored.unpadded.min(), stored.unpadded.max()
     lacking = "it has no window of its own" if window else "data.window is not set"
     return DepthError(
         file,

@@ -9,8 +9,8 @@ distributed as `split.deal` says:
 - `two_classes` (Non-IID-I): a site has two classes. Each class is cut into equal slices, one for
   each site that has it.
 - `two_labelled_classes` (Non-IID-II): labelled images as before; all others at random.
-- `uneven_labels` (Non-IID-III): images as for `iid`, but at most sites only the share `UNEVEN_LABELS_SHARE`
-  is labelled.
+- `uneven_labels` (Non-IID-III): images as for `iid`, but at most sites only the share
+  `UNEVEN_LABELS_SHARE` is labelled.
 - `majority` (FedUL's Non-IID, Table D.5 there): most of a class belongs to one site, or to a few if
   there are more sites than classes; all others have little of it. Labels as for `iid`.
 - `ten_mixes` (FedMatch, FlexProtoFSSL): labelled images as for `iid`; among the others, site i has

@@ -168,7 +168,7 @@ def depth_of(stored: StoredImage) -> Depth:
     window = stored.window.ends if stored.window else None
     if not stored.deep:
         return Depth(stored.kind, window=window)
-    values = stored.told
+    values = stored.unpadded
     low, high = np.quantile(values[:: len(values) // _SAMPLED + 1], _TAILS).tolist()
     return Depth(stored.kind, (float(values.min()), float(values.max())), (low, high), window)
 
