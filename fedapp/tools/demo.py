@@ -1,4 +1,4 @@
-"""`fedapp demo`: a small federation in one process, and a picture of who gained by joining."""
+"""`fedapp demo`: runs a small federation in one process and draws which sites gained by joining."""
 
 from pathlib import Path
 
@@ -15,17 +15,17 @@ from fedapp.simulation.loopback import run_loopback
 
 PRESET = "digits_demo"
 ROUNDS = 5
-"""Enough for these images: further rounds, as the preset has, change no answer to speak of."""
+"""Fewer than the preset has. With these images, further rounds hardly change an answer."""
 PICTURE = "who-gained.png"
 ANOTHER = "fedapp demo --out FOLDER"
 
 
 def demo(out: Path | None = None, **over: Scalar) -> list[str]:
-    """Run the demo and return what it says at the end: a verdict, files and the next commands.
+    """Run the demo and return the lines to print: a verdict, the files, the next commands.
 
-    out: the run's folder, new; None: `demo` among your runs. over: other settings of the preset.
-    Raises RunError where the folder is there or cannot be a run's, StoreError where it cannot be
-    made.
+    out: a new folder for the run; None: `demo` among the user's runs. over: further overrides.
+    Raises RunError if the folder exists already or its name cannot be a run's, StoreError if it
+    cannot be made.
     """
     folder = (out or runs_root() / "demo").absolute()
     if folder.exists():

@@ -1,11 +1,12 @@
-"""The four places where this project replaces a private part of Flower, and what each must be like.
+"""The four places where this project replaces a private part of Flower, and their contracts.
 
-Flower 1.41 offers no public way to ask a question before an app is installed, to hear of a
-heartbeat that the server acknowledged, to serve one page more, or to let whoever waits for the
-database wait longer. So a name in one of Flower's modules gets another value, in a process that
-this project started. A replaced name that Flower no longer looks up would change nothing, and no
-error would say so: a site would run apps that nobody approved. Hence `Seam.replace` first looks
-whether Flower still uses the name as it did, and ends the program otherwise.
+Flower 1.41 has no public way to ask a question before an app is installed, to learn that the
+server acknowledged a heartbeat, to serve one more page, or to wait longer for a locked database.
+So in a process that this project started, a name in one of Flower's modules gets another value.
+
+If a later Flower no longer used the name, the replacement would silently do nothing, and a site
+would run apps that nobody approved. Therefore `Seam.replace` first checks that Flower still uses
+the name as it did, and raises an error otherwise.
 """
 
 import inspect
@@ -24,9 +25,9 @@ from fedapp.core.errors import RunError
 class Seam:
     """A name in one of Flower's modules that gets another value.
 
-    module, name: where the name stands. user: the function of Flower that looks it up when it runs,
-    as "module:function". arguments: those of Flower's own function of that name that a replacement
-    relies on; empty where the name is none of a function.
+    module, name: where the name is defined. user: the function of Flower that looks the name up
+    when it runs, as "module:function". arguments: those of Flower's own function that a replacement
+    relies on; empty if the name is not a function's.
     """
 
     module: str
@@ -35,7 +36,7 @@ class Seam:
     arguments: frozenset[str] = frozenset()
 
     def original(self) -> Any:
-        """Return what Flower has under the name. Raises RunError where Flower is not as it was."""
+        """Return Flower's own value of the name. Raises RunError if the contract does not hold."""
         home, _, function = self.user.partition(":")
         try:
             found = getattr(import_module(self.module), self.name)
@@ -49,7 +50,7 @@ class Seam:
         return found
 
     def replace(self, value: object) -> None:
-        """Give the name another value in this process. Raises RunError as `original`."""
+        """Give the name another value in this process. Raises RunError as `original` does."""
         self.original()
         vars(import_module(self.module))[self.name] = value
 
@@ -72,13 +73,13 @@ PULL_A_MESSAGE = Seam(
     f"{_SUPERNODE}:start_client_internal",
     frozenset({"state", "object_store", "receive", "get_run", "get_fab"}),
 )
-"""Pulls one message and, for a new run, its app, which a SuperNode installs and starts after it."""
+"""Pulls one message and, for a new run, its app, which the SuperNode installs and starts later."""
 FLEET_CLIENT = Seam(
     "flwr.supernode.fleet_http_connection",
     "FleetHttpClient",
     "flwr.supernode.fleet_http_connection:http_request_response",
 )
-"""The class by which a SuperNode talks to its server."""
+"""The class through which a SuperNode talks to its server."""
 SERVER_PAGES = Seam(
     "flwr.superlink.extensions",
     "configure_app",
@@ -89,21 +90,21 @@ SERVER_PAGES = Seam(
 DATABASE_PRAGMAS = Seam(
     "flwr.supercore.sql_mixin", "SQLITE_PRAGMAS", "flwr.supercore.sql_mixin:_set_sqlite_pragmas"
 )
-"""Pairs of a name and a value, which a SuperLink's database is opened with."""
+"""Pairs of name and value with which a SuperLink's database is opened."""
 _ANSWER = Seam(
     _SUPERNODE,
     "_insert_message",
     f"{_SUPERNODE}:{PULL_A_MESSAGE.name}",
     frozenset({"msg", "state", "store"}),
 )
-"""Keeps a message of a SuperNode's own until it is sent; it is called and not replaced."""
+"""Stores a message of the SuperNode until it is sent. It is called here, not replaced."""
 SEAMS = (PULL_A_MESSAGE, FLEET_CLIENT, SERVER_PAGES, DATABASE_PRAGMAS, _ANSWER)
 
 
 def answer_with_error(message: Message, error: Error, state: object, store: object) -> None:
-    """Answer a message that a SuperNode took with an error, which its loop sends to the server.
+    """Answer a message that a SuperNode received with an error, which its loop sends to the server.
 
-    state, store: as Flower gave them to the function that took the message.
+    state, store: those that Flower gave to the function that received the message.
     """
     insert: Callable[..., None] = _ANSWER.original()
     insert(msg=Message(error, reply_to=message), state=state, store=store)

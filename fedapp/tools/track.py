@@ -1,7 +1,7 @@
-"""`fedapp track`: the rounds of a run, or of a comparison's runs, for TensorBoard or MLflow.
+"""`fedapp track`: copies the rounds of a run, or of a comparison's runs, to TensorBoard or MLflow.
 
-The run's own JSON lines stay the truth: a tracker's store can be made of them anew at any time.
-Asked again, a tracker gets what is new.
+The run's own files stay the source, from which a tracker's store can be made again at any time. A
+second call only adds what is new.
 """
 
 import os
@@ -20,25 +20,25 @@ To = Literal["tensorboard", "mlflow"]
 
 URI = "MLFLOW_TRACKING_URI"
 SUFFIX = ".fedapp"
-"""Ending of the event files that are ours, and so are replaced."""
+"""Suffix of the event files that this command wrote, and may replace."""
 IDENTITY = "fedapp.run"
-"""Tag by which MLflow finds a run again: its name and when it began."""
+"""Tag of MLflow by which a run is found again. Its value is the run's name and start time."""
 _GROWS = "rounds.num_rounds"
-"""The setting that changes when a run goes on to more rounds; a param of MLflow cannot."""
+"""Extending a run changes this setting. So it becomes a tag, since MLflow's params never change."""
 _PARAMS_AT_ONCE = 100
-"""Params that MLflow takes in one call."""
+"""How many params MLflow accepts in one call."""
 
 
 def track(run: str, to: To, out: Path | None) -> None:
-    """Bring the rounds that are there to a tracker.
+    """Copy the rounds that are done to a tracker.
 
-    run: a run or a comparison, its name or folder; empty: the newest run. out: folder of the event
-    files or of MLflow's store; None: `tensorboard` in the run's folder; for MLflow what `URI`
-    names, else `mlruns` beside your runs. Raises ConfigError where the tracker is not installed,
-    RunError where the folder holds no run that has begun, StoreError where the store refuses.
+    run: name or folder of a run or a comparison; empty: the newest run. out: folder of the event
+    files or of MLflow's store; None: `tensorboard` in the run's folder, or for MLflow what `URI`
+    names, or else `mlruns` beside the user's runs. Raises ConfigError if the tracker is not
+    installed, RunError if the folder holds no run that has begun, StoreError if the store refuses.
     """
-    # Read when MLflow is imported: it tells its makers of its use, wants a database where files do,
-    # and tries an absent server for minutes, unless it is told otherwise.
+    # MLflow reads these when it is imported. Otherwise it reports its use to its makers, refuses
+    # plain files as a store, and tries to reach an absent server for minutes.
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -61,9 +61,9 @@ def track(run: str, to: To, out: Path | None) -> None:
 
 
 def runs_of(folder: Path) -> list[tuple[Path, str, str]]:
-    """Return the folder, group and name of a run, or of all runs of a comparison that have begun.
+    """Return folder, group and name of a run, or of each run of a comparison that has begun.
 
-    Raises RunError where the folder holds neither.
+    Raises RunError if the folder holds neither.
     """
     if (folder / "run.json").is_file():
         return [(folder, str(read_yaml(folder / "config.yaml")["name"]), folder.name)]
@@ -76,7 +76,7 @@ def runs_of(folder: Path) -> list[tuple[Path, str, str]]:
 
 
 def numbers(row: Row) -> Mapping[str, float]:
-    """Return a round's numbers under their own names; `skipped` becomes how many sites were."""
+    """Return the numbers of a round by name; `skipped` becomes the number of skipped sites."""
     values = {
         key: float(value)
         for key, value in row.items()
@@ -93,7 +93,7 @@ def _settings(run: Path) -> dict[str, Any]:
 
 
 def _started(run: Path) -> float:
-    """Return when a run began, in seconds since 1970. Raises RunError where that is damaged."""
+    """Return the start of a run in seconds since 1970. Raises RunError if run.json is damaged."""
     try:
         facts = RunFolder(run).read_json("run.json") or {}
         return datetime.fromisoformat(str(facts["started"])).timestamp()

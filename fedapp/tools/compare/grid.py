@@ -1,6 +1,7 @@
-"""A grid: what `fedapp compare` runs. Methods x seeds x settings, from YAML and the command line.
+"""A grid: what `fedapp compare` runs, methods x seeds x settings, from YAML and the command line.
 
-A grid is closed and typed like a preset; every problem is one line: where, key, value, rule.
+A grid is typed like a preset, and unknown keys are refused. Every problem is one line with the
+place, the key, the value and the rule.
 
     title: text
     preset: fashion_mnist_small            # of the data: its name, or a YAML file
@@ -14,24 +15,24 @@ A grid is closed and typed like a preset; every problem is one line: where, key,
     tuned_from: results_cifar10            # instead of `tune`: a grid of conf/sweeps that has one
     reference: um_pfssl                    # the method that a report compares the others with
 
-A file of conf/sweeps may hold several grids by their names. `like: NAME` is another one of that
-file: what a grid does not say is as there, and its `set`, `settings` and `methods` are added to the
-other's, name by name. A name that begins with a dot is only there to be like it.
+A file of conf/sweeps may hold several grids by name. `like: NAME` takes everything that a grid does
+not say from another grid of the same file; its `set`, `settings` and `methods` are merged with the
+other's, name by name. A name that begins with a dot is a base for others and no grid to run.
 
-Only `make results` looks at `tuned_from` (bench/study.py). It gives what that grid's tuning chose
-for a method to the method of the same label here; where there is none, to all of the same preset.
-That wins over `set` and the setting; what the method itself says wins over it: an ablation stays
-one.
+Only `make results` uses `tuned_from` (bench/study.py). The values that the other grid's tuning
+chose for a method go to the method with the same label here, or else to all with the same preset.
+They win over `set` and the setting, but not over the method's own values, so that an ablation stays
+an ablation.
 
-A method preset is one of conf/methods or a YAML file, which is labelled by its name without ending.
-Files are looked for beside the grid, then in the folder at work.
+A method preset is one of conf/methods or a YAML file, whose label is its name without the ending.
+Files are searched beside the grid, then in the current folder.
 
 A method with `answer: common` or `answer: tuned` is scored by that answer of its runs, whichever
-the method uses: `fedavg: {method.preset: fedavg_ft, answer: common}`. Where another method of the
-grid has the same settings, it shares that one's cells, and nothing is run twice.
+answer the method uses: `fedavg: {method.preset: fedavg_ft, answer: common}`. If another method of
+the grid has the same settings, both share its cells, and nothing is run twice.
 
-A later one wins: `set`, the setting, the method, the method in that setting. The command line adds
-to `set`; it cannot change what the cells vary.
+The later of these wins: `set`, the setting, the method, the method in that setting. Overrides on
+the command line add to `set`; they cannot change what the cells vary.
 """
 
 import re
@@ -59,13 +60,13 @@ from fedapp.experiment.preset_files import (
 )
 
 ANSWER = "answer"
-"""Key of a method that is scored by another answer of its runs; one of `SCORED`."""
+"""Key of a method in a grid: the answer of its runs that it is scored by, one of `SCORED`."""
 SCORED = ("common", "tuned")
-"""Answers that a row can be of: the average, and a site's own model."""
+"""Answers that a method can be scored by: the common model, and a site's own fine-tuned one."""
 MIX = "mix"
-"""Label of the paper's Mix: no experiment, but an ensemble of what three others end with."""
+"""Label of the paper's Mix, which is no experiment but an ensemble of three final models."""
 PARENTS = ("fixavg", "fixprox", "fixbn")
-"""Method presets whose models Mix asks."""
+"""Method presets whose models Mix uses."""
 
 _CHOOSERS = ("method.preset", "method.name")
 _RESERVED = {
@@ -91,9 +92,9 @@ Judged = Literal["validation", "last"]
 
 
 class Paper(BaseModel):
-    """Where the paper's numbers are: the rows of conf/paper_tables.csv with these values.
+    """Which rows of conf/paper_tables.csv hold the paper's numbers for a setting.
 
-    setting: empty where the grid's setting has the same name.
+    setting: its name in that file; empty: the same as in the grid.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -105,14 +106,14 @@ class Paper(BaseModel):
 
     @property
     def described(self) -> dict[str, Any]:
-        """As a grid's file holds it."""
+        """The value as it stands in a grid's file."""
         return self.model_dump(exclude_defaults=True)
 
 
 class SettingFile(BaseModel):
-    """A setting: three keys of its own, all others are overrides.
+    """A setting in a grid's file. All keys but the three below are overrides.
 
-    methods: label -> overrides that this method has in this setting only.
+    methods: label -> overrides of that method in this setting alone.
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -126,11 +127,10 @@ class SettingFile(BaseModel):
 class Tune(BaseModel):
     """What `fedapp compare --tune` tries: for each method all combinations of its values.
 
-    budget: combinations of every method, no more and no fewer, so that none is tuned harder; a
-    method that is to stay as it is has an empty mapping.
-    settings: of the grid; empty: all. each_setting: every method is judged in each setting by
-    itself, and has values of its own there; otherwise by its mean over all, with the same values
-    everywhere. seeds: none of the comparison's own.
+    budget: the number of combinations of every method, so that none is tuned harder than another. A
+    method that is not tuned has an empty mapping. settings: of the grid; empty: all. each_setting:
+    whether each setting gets values of its own; else a method has the same values in all settings,
+    judged by its mean over them. seeds: of the tuning runs, none of the comparison's.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -143,13 +143,12 @@ class Tune(BaseModel):
 
 
 class GridFile(BaseModel):
-    """A grid. methods: label -> overrides; a plain list of labels is read as one without any.
+    """The content of a grid's file.
 
-    judged: at which round every run stands, in tables and for tuning: the one that is best on
-    validation images, or the last.
-
-    reference: label of the method that the others are compared with; empty: the report's choice.
-    tuned_from: grid whose tuning this one's methods have their values from; empty: none.
+    methods: label -> overrides; a plain list of labels means no overrides. judged: the round that
+    counts in tables and for tuning: the best on validation images, or the last. reference: label of
+    the method that others are compared with; empty: the report chooses. tuned_from: name of the
+    grid whose tuning gave this one's values; empty: none.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -169,7 +168,7 @@ class GridFile(BaseModel):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: the data preset, what it changes of it, and of single methods, by label."""
+    """One setting: a data preset, its overrides, and overrides of single methods by label."""
 
     name: str
     preset: str
@@ -178,7 +177,7 @@ class Setting:
     methods: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
 
     def to_plain(self, papers: bool) -> dict[str, Any]:
-        """Return it as a grid's file holds it. papers: with its `paper`."""
+        """Return it as it stands in a grid's file. papers: with its `paper`."""
         methods = {label: dict(changes) for label, changes in self.methods.items() if changes}
         return {
             "preset": self.preset,
@@ -190,12 +189,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Grid:
-    """Everything to run, by name and in order; nothing is built yet.
+    """A grid that was read: everything to run, by name and in order. No experiment is built yet.
 
-    origin: what named it, for errors. common: overrides of `set`; given: of the command line.
-    methods: label -> overrides, `method.preset` or `method.name` among them, and perhaps `ANSWER`;
-    `mix` has none. tune: what `--tune` tries; nothing else looks at it. judged, reference,
-    tuned_from: as `GridFile` has them.
+    origin: where it is from, for errors. common: the overrides of `set`; given: those of the
+    command line. methods: label -> overrides, with `method.preset` or `method.name`, and perhaps
+    with `ANSWER`; `mix` has none. tune: what `--tune` tries. judged, reference, tuned_from: as in
+    `GridFile`.
     """
 
     name: str
@@ -218,7 +217,7 @@ class Grid:
         return {**self.common, **setting.overrides, **own, **here, **self.given}
 
     def where(self, key: str, setting: Setting, method: str) -> str:
-        """Return where an override stands, as errors name it."""
+        """Return the place of an override, for errors."""
         if key in self.given:
             return "command line"
         if key in setting.methods.get(method, {}):
@@ -229,11 +228,11 @@ class Grid:
         return f"{self.origin}: {inside}"
 
     def parents(self) -> tuple[str, ...]:
-        """Return the labels of the three methods that Mix asks, in the order of `PARENTS`."""
+        """Return the labels of the three methods that Mix uses, in the order of `PARENTS`."""
         return tuple(self._having(preset)[0] for preset in PARENTS)
 
     def to_plain(self, papers: bool = False) -> dict[str, Any]:
-        """Return the grid as JSON can hold it, resolved. papers: each setting with its `paper`."""
+        """Return the resolved grid as plain values. papers: each setting with its `paper`."""
         return {
             "title": self.title,
             "set": {**self.common, **self.given},
@@ -243,13 +242,13 @@ class Grid:
         }
 
     def to_file(self) -> dict[str, Any]:
-        """Return the grid to run as it is, as its YAML file holds it: what tunes it is left out."""
+        """Return the grid as the content of a YAML file, without what tunes it."""
         judged = {"judged": self.judged} if self.judged != Grid.judged else {}
         reference = {"reference": self.reference} if self.reference else {}
         return {**self.to_plain(papers=True), **judged, **reference}
 
     def problems(self) -> list[str]:
-        """Return what no single value shows, a line each."""
+        """Return the problems that no single value shows, one line each."""
         return [*self._reserved(), *self._of_methods(), *self._of_names(), *self._of_keys()]
 
     def _reserved(self) -> list[str]:
@@ -345,10 +344,8 @@ def read_grid(
     """Return the grid of a YAML file, of a name in `conf/sweeps/`, or of a data preset alone.
 
     given: overrides for all cells. methods: labels of the grid, or method presets, to run instead
-    of all of the grid's. seeds: instead of the grid's; a data preset alone has 0, 1, 2. settings:
-    names of those of the grid's to run; none: all.
-
-    Raises ConfigError, a line for each problem.
+    of all the grid's methods. seeds: instead of the grid's; a data preset alone has 0, 1, 2.
+    settings: the names of those to run; empty: all. Raises ConfigError, one line for each problem.
     """
     shipped = sweeps()
     if name in shipped:
@@ -380,7 +377,7 @@ def read_grid(
 
 
 def _shipped(name: str, path: Path) -> tuple[Mapping[str, Any], str]:
-    """Return what a grid of conf/sweeps says, and what errors call it."""
+    """Return the content of a grid of conf/sweeps, and its name in errors."""
     plain, origin = read_yaml(path), source_of(path)
     if "methods" in plain:
         return plain, origin
@@ -398,10 +395,10 @@ def grid_of(
     seeds: Sequence[int] = (),
     settings: Sequence[str] = (),
 ) -> Grid:
-    """Return the grid that plain values describe, as a file holds them.
+    """Return the grid that the content of a file describes.
 
-    origin: what errors call it. near: the folder in which the files that it names are looked for
-    first. given, methods, seeds, settings: as of `read_grid`. Raises ConfigError, a line for each
+    origin: its name in errors. near: the folder that is searched first for files that it names.
+    given, methods, seeds, settings: as of `read_grid`. Raises ConfigError, one line for each
     problem.
     """
     file = parse(plain, origin)
@@ -419,7 +416,7 @@ def grid_of(
                     f"{where}: no such method here; {name_suggestion(own, list(listed))}"
                 )
     tune = file.tune
-    if tune and settings:  # those of the command line, in the place of its own
+    if tune and settings:  # those of the command line replace its own
         tune = tune.model_copy(update={"settings": []})
     grid = Grid(
         name=name,
@@ -442,7 +439,7 @@ def grid_of(
         seeds=tuple(seeds or file.seeds),
         judged=file.judged,
         tune=tune,
-        # Of methods chosen on the command line the reference need not be one.
+        # The reference need not be among methods that were chosen on the command line.
         reference=file.reference if not methods or file.reference in named else "",
         tuned_from=file.tuned_from,
     )
@@ -452,13 +449,13 @@ def grid_of(
 
 
 def is_preset(plain: Mapping[str, Any]) -> bool:
-    """Whether a file describes one experiment: a preset has other keys than a grid."""
+    """Return whether a file is a preset, which has other keys than a grid."""
     groups = {field.name for field in fields(Experiment)}
     return plain.keys().isdisjoint(_KEYS) and not plain.keys().isdisjoint(groups)
 
 
 def one_of(several: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]:
-    """Return one of a file's grids. Raises ConfigError where it is like one that is not there."""
+    """Return one grid of a file, merged with its `like`. Raises ConfigError if that is missing."""
     own = dict(several[name])
     if (other := own.pop("like", None)) is None:
         return own
@@ -475,7 +472,7 @@ def one_of(several: Mapping[str, Any], name: str, origin: str) -> dict[str, Any]
 
 
 def parse(plain: Mapping[str, Any], origin: str) -> GridFile:
-    """Return the file's content, checked in shape. Raises ConfigError, a line for each problem."""
+    """Return the checked content of a file. Raises ConfigError, one line for each problem."""
     values = dict(plain)
     if isinstance(listed := values.get("methods"), list):
         values["methods"] = {str(label): None for label in listed}
@@ -491,7 +488,7 @@ def parse(plain: Mapping[str, Any], origin: str) -> GridFile:
 
 
 def _lines(error: ValidationError, origin: str) -> Iterator[str]:
-    """Yield one line for each problem: where, key, value, rule."""
+    """Yield one line for each problem: place, key, value, rule."""
     for found in error.errors():
         *groups, key = (str(part) for part in found["loc"] if part != "[key]")
         where = ": ".join([origin, *groups])
@@ -515,12 +512,12 @@ _RULES = {
     ("seeds", "too_short"): "must name at least one",
 }
 _BY_NAME = ("set", "settings", "methods")
-"""What a grid that is like another one adds to that one's, name by name."""
+"""Keys that `like` merges name by name."""
 _KEYS = [entry.alias or key for key, entry in GridFile.model_fields.items()]
 
 
 def _chosen(named: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    """Return the methods of these labels: the grid's own, or method presets beside them."""
+    """Return the methods with these labels, of the grid or from the method presets."""
     valid = [*dict.fromkeys([*named, *method_presets(), MIX])]
     for label in labels:
         if label not in valid and yaml_path(label) is None:
@@ -531,7 +528,7 @@ def _chosen(named: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _by_label(named: Mapping[str, Any], near: Path) -> dict[str, Any]:
-    """Return the methods with a label for each that is named by its file, and paths absolute."""
+    """Return the methods with absolute paths, and labels for those that are named by a file."""
     found: dict[str, Any] = {}
     for label, changes in named.items():
         path = yaml_path(independent_of_folder(label, near))
@@ -553,19 +550,19 @@ def _is_method(preset: Scalar) -> bool:
 
 
 def _with_preset(label: str, changes: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return a method's overrides with `method.preset`, for which its label may stand."""
+    """Return a method's overrides with `method.preset`, which may follow from its label."""
     if label in method_presets() and not set(_CHOOSERS) & changes.keys():
         return {"method.preset": label, **changes}
     return dict(changes)
 
 
 def labels_of(text: str) -> list[str]:
-    """Return the methods of a command line: "um_pfssl, fixavg" -> two labels."""
+    """Split `--methods`: "um_pfssl, fixavg" gives two labels."""
     return [label.strip() for label in text.split(",") if label.strip()]
 
 
 def seeds_of(text: str) -> list[int]:
-    """Return the seeds of a command line: "0,1,2" or "0 1 2" -> three. Raises ConfigError."""
+    """Split `--seeds`: "0,1,2" or "0 1 2" gives three seeds. Raises ConfigError."""
     seeds = text.replace(",", " ").split()
     if not all(seed.isdecimal() for seed in seeds):
         raise ConfigError(f"--seeds {text!r}: must be whole numbers from 0, such as 0,1,2")

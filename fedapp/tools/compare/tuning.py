@@ -1,9 +1,11 @@
-"""Tuning by one budget: as many candidates for every method, judged on validation images alone.
+"""Tuning with one budget: the same number of candidates for every method.
+
+Candidates are judged on validation images alone.
 
 The candidates of a grid's `tune` are a grid themselves: `fedapp compare --tune` runs it like any
 other, on seeds that the comparison does not use, and writes the comparison's grid with the best
 ones in it.
-What it tries where the grid does not say it, or the command line says otherwise: `searched`.
+`searched` says what is tried if the grid has no `tune` or the command line replaces it.
 """
 
 import itertools
@@ -26,16 +28,16 @@ from fedapp.tools.compare.grid import MIX, Grid, Setting, Tune
 
 VALIDATION, TEST = "selected_val_accuracy", "selected_test_accuracy"
 RATE = "training.learning_rate"
-"""The value that no method goes without tuning."""
+"""The setting that every method is tuned by, if by nothing else."""
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""Learning rates by which the methods of docs/RESULTS.md are tuned; the best is none of the ends
-for most of them."""
+"""The learning rates that docs/RESULTS.md was tuned with. For most methods there the best one is
+neither the smallest nor the largest."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One combination of a method's values. label: the method's in the tuning grid."""
+    """One combination of values for a method. label: its method label in the tuning grid."""
 
     label: str
     method: str
@@ -49,10 +51,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Judged:
-    """A candidate and what it reached: means over settings and seeds, shares in [0, 1].
+    """A candidate and its accuracies, means over settings and seeds in [0, 1].
 
-    test: for the reader; nothing is chosen by it. setting: the one that it is judged in; empty: all
-    of them together.
+    test: for the reader only; the choice is made by validation. setting: the one that it was judged
+    in; empty: all of them together.
     """
 
     candidate: Candidate
@@ -63,11 +65,11 @@ class Judged:
 
 
 def searched(grid: Grid, values: Mapping[str, Sequence[Scalar]]) -> Grid:
-    """Return the grid with a `tune`: its own, else the same candidates for every method.
+    """Return the grid with a `tune`: its own, or else the same candidates for every method.
 
-    values: key -> what to try, all combinations, instead of what the grid says; empty: as the grid
-    says, else `RATES`. A grid without `tune` is tuned on all its settings and on one seed, the
-    first after its own.
+    values: key -> values to try, in all combinations, instead of the grid's `tune`; empty: the
+    grid's `tune`, or else `RATES`. A grid without `tune` is tuned in all its settings and with one
+    seed, the first after its own.
     """
     own = grid.tune
     if own is not None and not values:
@@ -84,9 +86,9 @@ def searched(grid: Grid, values: Mapping[str, Sequence[Scalar]]) -> Grid:
 
 
 def values_of(texts: Sequence[str]) -> dict[str, list[Scalar]]:
-    """Return what a command line tries: "training.learning_rate=0.01,0.1" -> two values of a key.
+    """Parse `--candidates`: "training.learning_rate=0.01,0.1" gives two values of one key.
 
-    Raises ConfigError where a text has another form, or a key or a value stands twice.
+    Raises ConfigError if a text has another form, or a key or value is given twice.
     """
     found: dict[str, list[Scalar]] = {}
     for text in texts:
@@ -102,7 +104,7 @@ def values_of(texts: Sequence[str]) -> dict[str, list[Scalar]]:
 
 
 def budget(grid: Grid, runs: int, rounds: int) -> str:
-    """Say what a tuning costs. runs: cells; rounds: of all of them together."""
+    """Return the cost of a tuning in words. runs: how many cells; rounds: of all together."""
     tune = grid.tune
     assert tune is not None
     methods = len([label for label in grid.methods if label != MIX and tune.values[label]])
@@ -114,7 +116,7 @@ def budget(grid: Grid, runs: int, rounds: int) -> str:
 
 
 def candidates(grid: Grid) -> list[Candidate]:
-    """Return what a grid's `tune` tries. Raises ConfigError, a line for each problem."""
+    """Return all candidates of a grid's `tune`. Raises ConfigError, one line a problem."""
     tune = grid.tune
     assert tune is not None
     if lines := _problems(grid, tune):
@@ -122,13 +124,13 @@ def candidates(grid: Grid) -> list[Candidate]:
     return [
         Candidate(f"{method}.{number}", method, values)
         for method in grid.methods
-        if method != MIX and tune.values[method]  # the others stay as they are
+        if method != MIX and tune.values[method]  # the others are not tuned
         for number, values in enumerate(_combinations(tune.values[method]), 1)
     ]
 
 
 def tuning_grid(grid: Grid, tried: Sequence[Candidate]) -> Grid:
-    """Return the grid of all candidates, on the settings and seeds that `tune` names."""
+    """Return the grid of all candidates, with the settings and seeds that `tune` names."""
     tune = grid.tune
     assert tune is not None
     wanted = tune.settings or [setting.name for setting in grid.settings]
@@ -141,7 +143,7 @@ def tuning_grid(grid: Grid, tried: Sequence[Candidate]) -> Grid:
         methods={c.label: {**grid.methods[c.method], **c.values} for c in tried},
         seeds=tuple(tune.seeds),
         tune=None,
-        reference="",  # its labels are the candidates'
+        reference="",  # its labels are those of candidates
     )
     if lines := found.problems():
         raise ConfigError("\n".join(lines))
@@ -151,11 +153,11 @@ def tuning_grid(grid: Grid, tried: Sequence[Candidate]) -> Grid:
 def judge(
     tried: Sequence[Candidate], results: Sequence[Mapping[str, Any]], each_setting: bool = False
 ) -> list[Judged]:
-    """Return all candidates with what they reached; of each method the best one is chosen.
+    """Return all candidates with their accuracies; for each method the best one is chosen.
 
-    results: rows of results.csv of the tuning grid, all of them. each_setting: once in each of
-    their settings. The earliest of equals wins. A cell without a validation accuracy, whose model
-    answers NaN, counts as 0.
+    results: all rows of the tuning grid's results.csv. each_setting: judge and choose in each
+    setting separately. Of equally good candidates the first one wins. A cell without a validation
+    accuracy, because its model answers NaN, counts as 0.
     """
     if each_setting:
         by_setting: dict[str, list[Mapping[str, Any]]] = {}
@@ -179,7 +181,7 @@ def judge(
 
 
 def tuned(grid: Grid, judged: Sequence[Judged]) -> dict[str, Any]:
-    """Return the grid with the chosen values in place, as its YAML file holds it."""
+    """Return the grid with the chosen values, as the content of its YAML file."""
     chosen = {(j.setting, j.candidate.method): j.candidate.values for j in judged if j.chosen}
     methods = {label: {**own, **chosen.get(("", label), {})} for label, own in grid.methods.items()}
     settings = tuple(
@@ -190,13 +192,13 @@ def tuned(grid: Grid, judged: Sequence[Judged]) -> dict[str, Any]:
 
 
 def _laid(setting: Setting, chosen: Mapping[str, Mapping[str, Scalar]]) -> dict[str, Any]:
-    """Return what a setting changes of single methods, with these values in place."""
+    """Return a setting's overrides of single methods, with the chosen values."""
     own = setting.methods
     return {m: {**own.get(m, {}), **chosen.get(m, {})} for m in {**own, **chosen}}
 
 
 def _own_there(setting: Setting, tried: Sequence[Candidate]) -> dict[str, dict[str, Scalar]]:
-    """Return what a setting changes of each candidate's method, but for what is tried."""
+    """Return a setting's overrides of each candidate's method, without the keys that are tried."""
     own = setting.methods
     return {
         c.label: {key: v for key, v in own[c.method].items() if key not in c.values}
@@ -206,7 +208,7 @@ def _own_there(setting: Setting, tried: Sequence[Candidate]) -> dict[str, dict[s
 
 
 def write_tuned(out: Path, grid: Grid, judged: Sequence[Judged]) -> list[Path]:
-    """Write the tuned grid and all that was tried; return both files."""
+    """Write the tuned grid and the list of all candidates; return both paths."""
     tune = grid.tune
     assert tune is not None
     head = (
@@ -238,7 +240,7 @@ def write_tuned(out: Path, grid: Grid, judged: Sequence[Judged]) -> list[Path]:
 
 
 def tuning_overview(judged: Sequence[Judged]) -> str:
-    """Return every candidate's validation accuracy in %, the chosen ones marked with a star."""
+    """Return a table of the validation accuracies in %, the chosen candidates marked by a star."""
     lines = [["", "", "validation", ""]]
     for j in judged:
         where = f"{j.setting} / {j.candidate.method}" if j.setting else j.candidate.method
@@ -248,9 +250,9 @@ def tuning_overview(judged: Sequence[Judged]) -> str:
 
 
 def chosen_values(facts: Mapping[str, Any]) -> dict[str, dict[str, Scalar]]:
-    """Return label -> the values that were chosen for it; facts: as `tuning.json` has them.
+    """Return the chosen values by method label. facts: the content of `tuning.json`.
 
-    Raises ConfigError where they were chosen for each setting by itself.
+    Raises ConfigError if they were chosen for each setting separately.
     """
     if any("setting" in one for one in facts["candidates"]):
         raise ConfigError(
@@ -260,11 +262,11 @@ def chosen_values(facts: Mapping[str, Any]) -> dict[str, dict[str, Scalar]]:
 
 
 def laid_over(grid: Grid, source: Grid, chosen: Mapping[str, Mapping[str, Scalar]]) -> Grid:
-    """Return the grid with the values that another one's tuning chose, as `tuned_from` says.
+    """Return the grid with the values that another grid's tuning chose (`tuned_from`).
 
-    A method takes those of the same label in `source`, else of the only one with the same preset.
-    Its own values win. Raises ConfigError, a line for each method that finds none and has no
-    learning rate of its own.
+    A method takes the values of the same label in `source`, or else those of the only method there
+    with the same preset. Its own values win. Raises ConfigError, one line for each method that
+    finds none and has no learning rate of its own.
     """
     methods, lines = {}, []
     for label, own in grid.methods.items():
@@ -287,7 +289,7 @@ def _counterpart(label: str, own: Mapping[str, Scalar], source: Grid) -> str | N
 
 
 def write_grid(path: Path, head: str, plain: Mapping[str, Any]) -> None:
-    """Write a grid as its YAML file, below a comment of whole lines."""
+    """Write a grid's YAML file. head: a comment of whole lines at its beginning."""
     body = yaml.safe_dump(dict(plain), sort_keys=False, allow_unicode=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, (head + body).encode(), durable=True)
@@ -298,7 +300,7 @@ def _mean(results: Sequence[Mapping[str, Any]], candidate: Candidate, column: st
 
 
 def _combinations(values: Mapping[str, Sequence[Scalar]]) -> list[dict[str, Scalar]]:
-    """Return every combination, the last key's values changing fastest."""
+    """Return all combinations of values, those of the last key changing fastest."""
     return [
         dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
     ]

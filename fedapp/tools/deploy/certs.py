@@ -1,9 +1,9 @@
-"""`fedapp certs`: a certificate authority, a server certificate and site keys, for a trial.
+"""`fedapp certs`: makes a certificate authority, a server certificate and site keys for a trial.
 
-One folder per machine, so that what to copy where needs no thought. TLS: X.509 v3, ECDSA.
-SuperNode keys: NIST P-384 in OpenSSH format, the kind that Flower reads; Flower knows a site by its
-public key, no certificate is involved. The coordinator's key, by which runs are signed: Ed25519, in
-the same format.
+Each machine gets one folder, which is copied there as a whole. TLS certificates are X.509 v3 with
+ECDSA keys. SuperNode keys are NIST P-384 in OpenSSH format, which Flower reads; Flower identifies a
+site by its public key, without a certificate. The coordinator's key, which signs runs, is Ed25519
+in the same format.
 """
 
 import datetime as dt
@@ -22,10 +22,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedapp.core.errors import ConfigError, StoreError
 
 DAYS = 365
-"""Days for which the certificates hold. SuperNode keys have no date."""
+"""Days for which the certificates are valid. SuperNode keys do not expire."""
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
-"""In every server certificate: the server's own programs connect to it there."""
+"""Names in every server certificate, by which the server's own programs connect to it."""
 
 _PRIVATE, _PUBLIC, _FOLDER = 0o600, 0o644, 0o700
 _SITE = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
@@ -36,9 +36,8 @@ def make_certs(out: Path, hosts: Sequence[str], sites: Sequence[str]) -> list[st
     """Write keys and certificates below `out`; return lines that say what to copy where.
 
     hosts: DNS names and IP addresses at which sites reach the server; `LOCAL` is added to them.
-    sites: names, 1 or more; each gets a SuperNode key.
-    Raises ConfigError for a bad name, StoreError where a file is in the way or cannot be written;
-    nothing that was there before is changed.
+    sites: at least one name; each gets a SuperNode key. Raises ConfigError for a bad name, and
+    StoreError if a file exists already or cannot be written. Existing files are never changed.
     """
     _check_sites(sites)
     names = list(dict.fromkeys(_general_name(host) for host in (*hosts, *LOCAL)))
@@ -67,13 +66,13 @@ def _check_sites(sites: Sequence[str]) -> None:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    """Return a host as certificates name it. Raises ConfigError: no port, no address of a page."""
+    """Return a host in the form of a certificate. Raises ConfigError on a port or a web address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
     labels = host.split(".")
-    # A last label of digits alone is a mistyped address: no name in the DNS ends so.
+    # A last label of digits alone is a mistyped IP address: no DNS name ends with one.
     if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdigit():
         raise ConfigError(
             f"--host: {host!r} is neither a DNS name nor an IP address; leave out https://, the "
@@ -85,7 +84,7 @@ def _general_name(host: str) -> x509.GeneralName:
 def _contents(
     names: Sequence[x509.GeneralName], sites: Sequence[str]
 ) -> dict[str, tuple[bytes, int]]:
-    """Return path -> (content, mode) of every file, fresh keys in it."""
+    """Return (content, file mode) by path for every file, with new keys."""
     authority_key, authority = _authority()
     server_key = ec.generate_private_key(ec.SECP256R1())
     ca = authority.public_bytes(serialization.Encoding.PEM)
@@ -115,7 +114,7 @@ def _contents(
 
 
 def _authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """Return a new certificate authority: one that signs servers and no further authority."""
+    """Return a new certificate authority, which can sign servers but no further authority."""
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp trial CA")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
@@ -134,7 +133,7 @@ def _server(
     authority_key: ec.EllipticCurvePrivateKey,
     authority: x509.Certificate,
 ) -> x509.Certificate:
-    """Return a certificate for these names that is good for a server and nothing else."""
+    """Return a certificate for these names that is valid for a TLS server only."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedapp server")])
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
     issuer_key = authority_key.public_key()
@@ -154,8 +153,8 @@ def _certificate(
     key: ec.EllipticCurvePublicKey,
     issuer_key: ec.EllipticCurvePublicKey,
 ) -> x509.CertificateBuilder:
-    """Begin a certificate; both key identifiers are in it since Python 3.13 demands them."""
-    # An hour back: the clocks of hospitals differ.
+    """Begin a certificate, with both key identifiers, which Python 3.13 demands."""
+    # It begins an hour ago, because the clocks of hospitals differ.
     start = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
     return (
         x509.CertificateBuilder()
@@ -181,12 +180,12 @@ def _pem(
     key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey,
     form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
 ) -> bytes:
-    # Without a passphrase: programs that start by themselves could not be told one.
+    # Without a passphrase, because nobody could type it for programs that start by themselves.
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
 def _write(out: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
-    """Write files that are not there yet. Raises StoreError, naming the one that fails."""
+    """Write files, none of which may exist. Raises StoreError with the one that fails."""
     path = out
     try:
         out.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
@@ -194,7 +193,7 @@ def _write(out: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
             path = out / name
             for folder in reversed(Path(name).parents[:-1]):
                 (out / folder).mkdir(mode=_FOLDER, exist_ok=True)
-            # O_EXCL: a file that came meanwhile, or a link, is not written through.
+            # O_EXCL refuses a file or a link that appeared meanwhile.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)

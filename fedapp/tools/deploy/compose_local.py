@@ -1,12 +1,12 @@
-"""The demo federation of docker/compose.yaml without Docker: its commands as processes on loopback.
+"""Runs the demo federation of docker/compose.yaml without Docker, as processes on loopback.
 
     python -m fedapp.tools.deploy.compose_local [KEEP]   KEEP: folder that stays, with logs and runs
 
-Each service runs exactly its command and its health check. What a container would give is mapped:
-a service's name and port become 127.0.0.1 and a free port, each volume and mount a folder. Without
-nginx the gateway is left out, which is said, and sites speak to the SuperLink itself.
+Each service runs exactly its command and its health check. What a container would provide is
+replaced: a service's name and port by 127.0.0.1 and a free port, each volume and mount by a folder.
+Without nginx there is no gateway, which is printed, and sites talk to the SuperLink directly.
 
-Exit code: 0 the demo showed its result, 1 it did not, 128 + n signal n ended it.
+Exit code: 0 the demo showed its result; 1 it did not; 128 + n signal n ended it.
 """
 
 import os
@@ -36,7 +36,7 @@ from fedapp.core.processes import (
 
 APP = Path(__file__).resolve().parents[3]
 MARK = "FEDAPP_COMPOSE_FOLDER"
-"""Environment variable that only these processes carry; value: the folder of the federation."""
+"""Environment variable that marks the processes of a federation; its value is their folder."""
 
 _READY_S = 600.0
 _POLL_S = 1.0
@@ -44,21 +44,21 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Service:
-    """What of a service matters without containers; paths and addresses as in a container."""
+    """A service of the compose file. Its paths and addresses are those inside a container."""
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     ports: tuple[str, ...]
     mounts: Mapping[str, str]
-    """Path in the container -> volume, ./file of the compose folder, or "" (fresh)."""
+    """Path in the container -> a volume, a ./file beside the compose file, or "" (a new folder)."""
     after: Mapping[str, str]
-    """Service that must come first -> started, healthy or completed_successfully."""
+    """Service that this one waits for -> started, healthy or completed_successfully."""
     health: tuple[str, ...]
 
     @classmethod
     def read(cls, name: str, plain: Mapping[str, Any]) -> Self:
-        """Read a service of a compose file, in the forms of them that docker/compose.yaml uses."""
+        """Read a service of a compose file, in the syntax that docker/compose.yaml uses."""
         mounts = {path: "" for path in plain.get("tmpfs", ())}
         for mount in plain.get("volumes", ()):
             source, target = mount.split(":")[:2]
@@ -82,10 +82,11 @@ def read_compose(path: Path) -> dict[str, Service]:
 
 
 class Services:
-    """The services of a compose file as processes, on loopback, below one folder.
+    """The services of a compose file as processes on loopback, with all files in one folder.
 
-    folder: holds volumes/NAME, a folder per service, and logs/SERVICE.log. instead: services left
-    out -> who answers in their place. Raises RunError where a service ends or stays silent.
+    folder: holds volumes/NAME, a folder for each service, and logs/SERVICE.log. instead: for each
+    service that is left out, the one that answers in its place. Raises RunError if a service ends
+    or does not get ready.
     """
 
     def __init__(self, compose: Path, folder: Path, instead: Mapping[str, str]) -> None:
@@ -112,15 +113,15 @@ class Services:
         return self._folder / "volumes" / name
 
     def place(self, name: str, path: str) -> Path:
-        """Return the folder that stands for a mount of a service."""
+        """Return the folder that replaces a mount of a service."""
         return self._places[name][path]
 
     def log(self, name: str) -> str:
-        """Return what a service has said."""
+        """Return the log of a service."""
         return (self._folder / "logs" / f"{name}.log").read_text(errors="replace")
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
-        """Start a service, and before it what it depends on; return its process."""
+        """Start a service after those that it depends on; return its process."""
         if name not in self._processes:
             for first in self._after(name):
                 self.start(first)
@@ -134,7 +135,7 @@ class Services:
         started = {process.pid for process in self._processes.values()}
 
         def remaining() -> set[int]:
-            # nginx writes its title over its environment, Flower's programs outlive their parents.
+            # nginx overwrites its environment with its title; Flower's programs outlive their parents.
             ours = started | with_environment_variable(MARK, str(self._folder))
             return alive(ours | descendants(started))
 
@@ -143,7 +144,7 @@ class Services:
             process.wait()
 
     def spawn(self, name: str, command: Sequence[str], log: str) -> subprocess.Popen[bytes]:
-        """Start a command in the place of a service; what it says goes to logs/LOG.log."""
+        """Start a command as a service would run it, with its output in logs/LOG.log."""
         path = self._folder / "logs" / f"{log}.log"
         path.parent.mkdir(exist_ok=True)
         with path.open("ab") as sink:
@@ -161,7 +162,7 @@ class Services:
         return process
 
     def run(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the place of a service; return its exit code and what it said."""
+        """Run a command as a service would run it; return its exit code and output."""
         return subprocess.run(
             self._words(name, command),
             env=self._environment(name),
@@ -174,13 +175,13 @@ class Services:
         )
 
     def text(self, name: str, text: str) -> str:
-        """Return a text of a service with the addresses and paths that hold here."""
+        """Return a text of a service with its addresses and paths replaced by those of this machine."""
         places = self._places[name]
         words = {re.escape(k): v for k, v in self.addresses.items()} | {r"0\.0\.0\.0": "127.0.0.1"}
         own = {k.split(":")[1]: v for k, v in self.addresses.items() if k.startswith(f"{name}:")}
         words |= {rf"(?<!\d){port}(?!\d)": v.split(":")[1] for port, v in own.items()}
         words |= {rf"(?<![\w./-]){re.escape(k)}(?![\w.-])": str(v) for k, v in places.items()}
-        # One pass: what was put in is not looked at again.
+        # In one pass, so that a replacement is not replaced again.
         pattern = "|".join(f"({word})" for word in words)
         values = list(words.values())
         return re.sub(pattern, lambda match: values[(match.lastindex or 1) - 1], text)
@@ -190,7 +191,7 @@ class Services:
         return {self._instead.get(first, first): condition for first, condition in after.items()}
 
     def _prepare(self, service: Service) -> dict[str, Path]:
-        """Make the folders that a service finds in its container; return path there -> here."""
+        """Make the folders of a service; return the path here for each path in its container."""
         own = self._folder / service.name
         own.mkdir(parents=True, exist_ok=True)
         places = {"/app": APP}
@@ -227,7 +228,7 @@ class Services:
         }
 
     def _await(self, name: str, condition: str) -> None:
-        """Wait until a service that was started is as another one needs it."""
+        """Wait until a started service meets the condition of another one."""
         process, deadline = self._processes[name], time.monotonic() + _READY_S
         while time.monotonic() < deadline:
             code = process.poll()
@@ -249,7 +250,7 @@ class Services:
 
 @contextmanager
 def federation(compose: Path, folder: Path, *, gateway: bool) -> Iterator[Services]:
-    """Hold the federation of a compose file; in the end none of its processes is left."""
+    """Yield the federation of a compose file, and end all its processes afterwards."""
     instead = {} if gateway else {"gateway": "superlink"}
     made = Services(compose, folder, instead)
     try:
@@ -259,7 +260,7 @@ def federation(compose: Path, folder: Path, *, gateway: bool) -> Iterator[Servic
 
 
 def has_gateway() -> bool:
-    """Return whether the programs of the gateway's service are installed."""
+    """Return whether the programs that the gateway needs are installed."""
     return all(map(shutil.which, ("nginx", "curl")))
 
 

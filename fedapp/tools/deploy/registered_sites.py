@@ -1,6 +1,7 @@
-"""`fedapp sites`: the sites that are registered at a SuperLink, or the keys that mask a run's sums.
+"""`fedapp sites`: lists the sites registered at a SuperLink, or prints `privacy.members`.
 
-`flwr supernode list` of Flower 1.41 shows numbers alone, and a site is taken off by its number.
+`flwr supernode list` of Flower 1.41 shows only numbers, and a site is unregistered by its number,
+so this table has both names and numbers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,14 +21,14 @@ _SINCE = {
     "online": "last_activated_at",
     "offline": "last_deactivated_at",
 }
-"""The states of a registered site, and where Flower keeps since when it is in that state."""
+"""For each state of a registered site, the field in which Flower keeps when it began."""
 
 
 def sites_at(superlink: str | None) -> Table:
-    """Return the sites of a SuperLink as a table, by name.
+    """Return the sites of a SuperLink as a table sorted by name.
 
-    superlink: a connection of Flower's config.toml; None: the default one. Raises Click's error,
-    which says what to do, where there is no such connection and where nobody answers.
+    superlink: a connection in Flower's config.toml; None: the default one. Raises Click's error,
+    with a remedy, if there is no such connection or no answer.
     """
     with flwr_cli_exc_handler():
         client = init_http_client_from_connection(read_superlink_connection(superlink))
@@ -38,7 +39,7 @@ def sites_at(superlink: str | None) -> Table:
 
 
 def table(nodes: Iterable[NodeInfo]) -> Table:
-    """Return nodes as a table, by name; those that were unregistered are left out."""
+    """Return nodes as a table sorted by name, without those that were unregistered."""
     shown = Table("site", "state", "since", "number")
     for node in sorted(nodes, key=lambda node: (node.name, node.node_id)):
         if node.status in _SINCE:
@@ -48,10 +49,11 @@ def table(nodes: Iterable[NodeInfo]) -> Table:
 
 
 def members_line(files: Sequence[Path]) -> str:
-    """Return `privacy.members` for public keys in OpenSSH's format, NAME.pub each.
+    """Return the setting `privacy.members`, which says whose keys mask a run's sums.
 
-    files: keys, or folders of keys, such as `server/supernodes` of `fedapp certs`. Raises
-    ConfigError on a file that is no such key, and where there is none.
+    files: public keys in OpenSSH format, named NAME.pub after the site, or folders of them, such as
+    `server/supernodes` of `fedapp certs`. Raises ConfigError if a file is no such key, or if there
+    is none.
     """
     named = [f"{file.stem}={_fingerprint(file)}" for file in _keys(files)]
     if not named:

@@ -1,4 +1,4 @@
-"""`fedapp sign`: a coordinator's signature on a run, and the command that starts it."""
+"""`fedapp sign`: signs a run with the coordinator's key and prints the command that starts it."""
 
 import shlex
 import stat
@@ -37,11 +37,12 @@ def signed_run(
     identity: str,
     passphrase: Callable[[], str],
 ) -> Iterator[str]:
-    """Yield what was signed, and the command that starts the run so.
+    """Yield lines that say what was signed, and the command that starts the signed run.
 
-    texts: overrides, `runtime.run_name` among them. days: within which each site must begin it.
-    identity: of a run that goes on; empty: a new one. passphrase: asked for where the key has one.
-    Raises ConfigError on settings that are wrong, and where the key cannot be used.
+    texts: overrides, with `runtime.run_name`. key: the coordinator's private key. days: within
+    which each site must begin the run. identity: that of a run that goes on; empty: a new one.
+    passphrase: asks a person, if the key has one. Raises ConfigError if a setting is wrong or the
+    key cannot be used.
     """
     overrides = parse_overrides(texts)
     name = load_experiment(preset, overrides).runtime.run_name
@@ -57,7 +58,7 @@ def signed_run(
         until=int(time.time() + days * 86400),
     )
     token = sign(word, signer)
-    read_statement(token)  # so that an identity that is none is refused here
+    read_statement(token)  # so that an invalid identity is refused here
     yield f"signed   run {name}, code {word.code[:16]}, settings {word.settings[:16]}"
     yield f"by       {fingerprint(signer.public_key())}"
     yield f"begun by {word.ends} at each site, or refused there"

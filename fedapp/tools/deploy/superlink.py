@@ -1,10 +1,11 @@
-"""Flower's SuperLink, with a database that large models do not lock, and which says its version.
+"""Runs Flower's SuperLink with a database that large models do not block and a page of its version.
 
     python -m fedapp.tools.deploy.superlink OPTIONS...       OPTIONS: those of flower-superlink
 
-Flower 1.41 gives whoever waits for the database 5 s, then answers 500, which ends runs, SuperExecs
-and SuperNodes. Removing a delivered model of 250 MB can take as long, since Debian's SQLite first
-writes zeros over it. Here it does not, and who must wait may wait a minute.
+In Flower 1.41 a request that waits longer than 5 s for the database is answered with status 500,
+which ends runs, SuperExecs and SuperNodes. Removing a delivered model of 250 MB can take that long,
+because Debian's SQLite first overwrites it with zeros. Here nothing is overwritten, and a request
+may wait for a minute.
 """
 
 import sys
@@ -22,7 +23,7 @@ PRAGMAS = (("busy_timeout", "60000"), ("secure_delete", "FAST"))
 
 
 def saying_which(configure: Callable[[FastAPI], None]) -> Callable[[FastAPI], None]:
-    """Return Flower's function of that name, with a page more: which app is installed here."""
+    """Wrap Flower's `configure_app`, which then adds a page that names the installed app."""
 
     def configured(app: FastAPI) -> None:
         configure(app)
@@ -36,7 +37,7 @@ async def _about() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the SuperLink."""
+    """Run the SuperLink with both replacements."""
     try:
         SERVER_PAGES.replace(saying_which(SERVER_PAGES.original()))
         DATABASE_PRAGMAS.replace((*DATABASE_PRAGMAS.original(), *PRAGMAS))

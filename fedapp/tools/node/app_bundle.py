@@ -1,11 +1,12 @@
-"""The app that a run brings: its files, and a hash that a site can make for itself.
+"""The app (the code) that a run brings: its files, and a hash that a site can compute itself.
 
 Flower sends the app as a zip archive, the FAB. Two archives of the same files may differ, and so
-may pyproject.toml, which Flower writes anew. So the app's hash is over its files, sorted by name.
-It is the same for a checkout, the FAB that Flower builds from it, and an installed package.
+may pyproject.toml, which Flower rewrites. Therefore the app's hash is over its files, sorted by
+name. It is the same for a checkout, for the FAB that Flower builds from it and for an installed
+package.
 
-Presets do not count: they are settings, which a run may say on its command line as well. They are
-read as plain YAML, and what a site thinks of settings stands in its terms (`fedapp.site.terms`).
+Presets do not count, because they are settings, which a run may give on its command line too. They
+are read as plain YAML, and a site's terms (`fedapp.site.terms`) judge settings.
 """
 
 import hashlib
@@ -27,31 +28,31 @@ from fedapp.experiment.preset_files import CONF
 
 PROJECT = "pyproject.toml"
 CARRIED = Path(__file__).resolve().parents[2] / "app"
-"""Where an installed package has what lies beside `fedapp` in a checkout."""
+"""Where an installed package keeps the files that are beside `fedapp` in a checkout."""
 ABOUT = "/um-pfssl"
-"""Path at which a server says which app is installed there."""
+"""URL path at which a server says which app is installed there."""
 MAX_FILES = 20_000
 MAX_UNPACKED = 200 * 2**20
-"""Bytes of all files: twenty times what Flower takes packed."""
+"""Limit for the bytes of all files: twenty times the size of a FAB that Flower accepts."""
 _NUMBERS = re.compile(
     r"fedapp/(core|data|learn|methods)/.*\.py|fedapp/site/(?!policy|terms|record)\w+\.py"
 )
-"""Files by which a site's numbers are made: what is learned, sent and measured."""
+"""Files that decide a site's numbers: what it learns, sends and measures."""
 _PROTOCOL = "fedapp/protocol/messages.py"
 _SPEAKS = re.compile(rb"^SCHEMA = (\d+)$.*?^READS = \((\d+), (\d+)\)$", re.MULTILINE | re.DOTALL)
 _UNCOUNTED = re.compile(r"README\.md|LICENSE|\.info/CONTENT|conf/([^/]+/)?[^/]+\.yaml")
-"""Files that are no code: what no program reads, and presets."""
+"""Files that are not code: presets, and what no program reads."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """An app. files: content by name, as they lie below the app's folder."""
+    """An app. files: content by path relative to the app's folder."""
 
     files: Mapping[str, bytes]
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over names and contents, 64 hex digits, of all files that may be code."""
+        """SHA-256 over names and contents of all files that may be code, as 64 hex digits."""
         total = hashlib.sha256()
         for name in sorted(filter(counts, self.files)):
             content = self._counted(name)
@@ -61,14 +62,14 @@ class Bundle:
 
     @cached_property
     def title(self) -> str:
-        """Publisher, name and version as the app itself says: no proof of where it is from."""
+        """Publisher, name and version as the app itself claims, which proves nothing."""
         project = self._project.get("project", {})
         flower = self._project.get("tool", {}).get("flwr", {}).get("app", {})
         words = (flower.get("publisher"), project.get("name"), project.get("version"))
         return one_line(" ".join(str(word) for word in words if word), 120) or "an app without name"
 
     def differences(self, other: "Bundle") -> dict[str, str]:
-        """Return how this one differs from another: added, changed or removed, by file."""
+        """Return "added", "changed" or "removed" for each file that differs from another app's."""
         found = {}
         for name in sorted(filter(counts, self.files.keys() | other.files.keys())):
             if name not in other.files:
@@ -80,7 +81,7 @@ class Bundle:
         return found
 
     def lines(self, other: "Bundle", name: str) -> Iterator[str]:
-        """Return a file's changed lines against another app's; what no terminal shows is `?`."""
+        """Yield the diff of one file against another app's; unprintable characters become `?`."""
         mine, theirs = (
             one.files.get(name, b"").decode(errors="replace").splitlines() for one in (self, other)
         )
@@ -88,9 +89,10 @@ class Bundle:
             yield "".join(c if c.isprintable() or c == "\t" else "?" for c in line)
 
     def unlike(self, other: "Bundle") -> str:
-        """Return why another one cannot do a run of this app at a site; empty: it can.
+        """Return why another app cannot do a run of this app at a site; empty: it can.
 
-        Both must make numbers by the same files, byte for byte, and understand each other.
+        Both need the same bytes in the files that decide numbers, and must understand each other's
+        messages.
         """
         made = [name for name in self.differences(other) if _NUMBERS.fullmatch(name)]
         if made:
@@ -105,7 +107,7 @@ class Bundle:
         return ""
 
     def in_place_of(self, app: "Bundle") -> dict[str, bytes]:
-        """Return the files by which this one does a run of another app: its presets, this code."""
+        """Return the files to do another app's run with: that one's presets and this one's code."""
         others = {n: c for n, c in app.files.items() if not counts(n) and not n.startswith(".")}
         mine = {name: content for name, content in self.files.items() if counts(name)}
         code = {f"conf/{STAND_IN}": digest_of_files(app.files).encode()}
@@ -113,7 +115,7 @@ class Bundle:
 
     @cached_property
     def numbers(self) -> str:
-        """SHA-256 over the files by which a site's numbers are made."""
+        """SHA-256 over the files that decide a site's numbers."""
         return Bundle({n: c for n, c in self.files.items() if _NUMBERS.fullmatch(n)}).hash
 
     @cached_property
@@ -132,7 +134,7 @@ class Bundle:
             )
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"the app's {PROJECT} cannot be read: {error}") from error
-        # Addresses of servers, which Flower leaves out of what it sends.
+        # Addresses of servers, which Flower removes before it sends the file.
         found.get("tool", {}).get("flwr", {}).pop("federations", None)
         return found
 
@@ -143,21 +145,22 @@ class Bundle:
 
 
 def about(app: Bundle) -> dict[str, Any]:
-    """Return what a server says of its app: hash, title, messages, and by what numbers are made."""
+    """Return what a server publishes: the app's hash, title, message versions and `numbers`."""
     speaks = list(app._speaks or ())
     return {"app": app.hash, "title": app.title, "messages": speaks, "numbers": app.numbers}
 
 
 def counts(name: str) -> bool:
-    """Whether a file of an app counts in its hash."""
+    """Return whether a file of an app counts in its hash."""
     return not _UNCOUNTED.fullmatch(name)
 
 
 def read_fab(content: bytes) -> Bundle:
-    """Return the app in a FAB; nothing of it is written or run.
+    """Return the app in a FAB, without writing or running anything of it.
 
-    Raises ConfigError where it is no such archive: too large, or with names that occur twice, lead
-    out of the app's folder, or would be two files on one disk and one on another.
+    Raises ConfigError if it is no valid FAB: damaged, too large, or with a name that occurs twice,
+    leads out of the app's folder, or differs from another only in upper and lower case, so that
+    some disks would hold one file and others two.
     """
     files: dict[str, bytes] = {}
     left = MAX_UNPACKED
@@ -183,7 +186,7 @@ def read_fab(content: bytes) -> Bundle:
                     raise ConfigError(f"the app is larger than {MAX_UNPACKED // 2**20} MiB")
     except ConfigError:
         raise
-    except Exception as error:  # zipfile raises what it likes on damaged input
+    except Exception as error:  # zipfile raises many kinds of errors on damaged input
         raise ConfigError(f"the app is no zip archive that can be read: {error}") from error
     if PROJECT not in files:
         raise ConfigError(f"the app has no {PROJECT}")
@@ -204,13 +207,13 @@ def read_app(path: Path) -> Bundle:
 
 @cache
 def installed() -> Bundle:
-    """Return the app that is installed here: what this very program is a part of."""
+    """Return the installed app, which this program is a part of."""
     root = CARRIED.parents[1]
     return _collected(root, CARRIED if CARRIED.is_dir() else root, CONF)
 
 
 def _collected(root: Path, beside: Path, conf: Path) -> Bundle:
-    """Return the files that Flower would send. root: where `fedapp` lies; beside: the others."""
+    """Return the files that Flower would send. root: folder of `fedapp`; beside: of the others."""
     files = {PROJECT: beside / PROJECT}
     for package in PACKAGES:
         home = root if package == "fedapp" else beside

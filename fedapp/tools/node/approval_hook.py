@@ -1,10 +1,10 @@
-"""The seam in Flower's SuperNode at which a site says which app may run.
+"""Makes Flower's SuperNode ask the site's approvals before it installs or runs an app.
 
-Flower 1.41 pulls a message, then the run's app, and installs and starts the app only after that.
-So the question is asked between: of an app that may not run no file is written where programs
-look, and no line is executed. Where the site's terms say so (`stand_in`), the installed app takes
-its place, with the run's presets, if it makes numbers by the same files. Every further message of
-a run is asked about too, so that an approval that was taken back ends the run at this site.
+Flower 1.41 pulls a message, then the run's app, and installs and starts the app after that. The
+approvals are asked in between, so that of an app that may not run no file is written where programs
+look, and no line is executed. If the site's terms allow it (`stand_in`), the installed app does the
+run instead, with the run's presets, provided that the files that decide numbers are the same. The
+question is repeated for every message, so that taking an approval back ends the run at this site.
 """
 
 import hashlib
@@ -33,22 +33,22 @@ log = logging.getLogger("flwr")
 
 
 class _NotApprovedError(Exception):
-    """A run's app may not run here, and why."""
+    """The app of a run may not run here. Its text is the reason."""
 
 
 def ask_before_running(approvals: Approvals) -> None:
-    """Have Flower's SuperNode in this process ask a site's approvals before it takes a message.
+    """Make the SuperNode in this process ask the approvals before it accepts a message.
 
-    Raises RunError where this Flower has no such place.
+    Raises RunError if the installed Flower is not the one that this was made for.
     """
     PULL_A_MESSAGE.replace(asking(PULL_A_MESSAGE.original(), approvals))
 
 
 def asking(pull: Callable[..., int | None], approvals: Approvals) -> Callable[..., int | None]:
-    """Return Flower's function that pulls a message, with the question in it."""
+    """Return Flower's function that pulls a message, wrapped so that the approvals are asked."""
     gate = _Gate(approvals)
 
-    @wraps(pull)  # so `flower_compat` finds Flower's own function behind it
+    @wraps(pull)  # with which `flower_compat` finds Flower's own function
     def pulled(**given: Any) -> int | None:
         state, taken, runs = given["state"], [], []
 
@@ -83,7 +83,7 @@ def asking(pull: Callable[..., int | None], approvals: Approvals) -> Callable[..
             try:
                 facts = {"run": str(message.metadata.run_id), "asked": "to run an app", "why": why}
                 Record(approvals.folder).add("refused", **facts)
-            except FedAppError as error:  # refused it is all the same
+            except FedAppError as error:  # the app is refused all the same
                 log.error("%s", one_line(error))
             answer = Error(ErrorCode.INVALID_FAB, why)
             answer_with_error(message, answer, state, given["object_store"])
@@ -95,7 +95,7 @@ def asking(pull: Callable[..., int | None], approvals: Approvals) -> Callable[..
 
 @dataclass
 class _Gate:
-    """approvals: the site's. Each method raises _NotApprovedError where an app may not run."""
+    """Decides whether an app may run. Each method raises _NotApprovedError if it may not."""
 
     approvals: Approvals
     _hash: str = ""  # Flower's, of the archive that was read last
@@ -104,9 +104,10 @@ class _Gate:
     _made: set[str] = field(default_factory=set)  # Flower's hashes of apps that stand in
 
     def new(self, fab_hash: str, fab: bytes, run: str) -> bytes:
-        """Ask about the app of a run that this SuperNode has not met.
+        """Ask about the app of a run that is new to this SuperNode.
 
-        Returns the app that does the run in its place; empty: it does itself.
+        fab_hash: Flower's hash of the archive. Returns the FAB of the app that does the run
+        instead; empty: the run's own app does it.
         """
         self._read(fab_hash, fab)
         if own := self._stand_in(run):
@@ -115,12 +116,12 @@ class _Gate:
         return b""
 
     def made(self, own: bytes) -> str:
-        """Return the hash by which Flower knows an app that stands in for another."""
+        """Return Flower's hash of an app that stands in for another, and remember it."""
         self._made.add(name := hashlib.sha256(own).hexdigest())
         return name
 
     def known(self, fab_hash: str, fab: Callable[[], bytes]) -> None:
-        """Ask once more about the app of a run that goes on."""
+        """Ask again about the app of a run that goes on."""
         if fab_hash != self._hash:
             self._read(fab_hash, fab())
         self._ask()
@@ -136,7 +137,7 @@ class _Gate:
         self._hash = fab_hash
 
     def _stand_in(self, run: str) -> bytes:
-        """Return the installed app for a run of another one; empty: it may not, or need not."""
+        """Return the FAB of the installed app to do another app's run; empty: it may not."""
         assert self._app is not None
         app, here, self._unlike = self._app, installed(), ""
         try:
@@ -174,7 +175,7 @@ class _Gate:
                 return
             if fab:
                 self.approvals.keep_waiting(self._app, fab)
-        except FedAppError as error:  # a list that cannot be trusted approves nothing
+        except FedAppError as error:  # a list that cannot be trusted approves no app
             log.error("%s", one_line(error))
             why = "this site cannot say whether it has approved the app; its own log says why"
         raise _NotApprovedError(why + self._unlike)

@@ -1,10 +1,10 @@
-"""Which apps a site lets run: its own list, and those that wait for its word.
+"""Which apps a site allows: the list of its decisions, and the apps that wait for one.
 
-    FOLDER/approvals/approvals.json     the list; nobody but its owner may write it
-    FOLDER/approvals/waiting/HASH.fab   apps that runs asked for and nobody has decided on
+    FOLDER/approvals/approvals.json     the list, which only its owner may write
+    FOLDER/approvals/waiting/HASH.fab   apps that runs asked for and that nobody decided on yet
     FOLDER/approvals/approved/HASH.fab  apps that were approved, to compare the next one with
 
-The app that is installed at the site may run: whoever installed it chose it.
+The app that is installed at the site may run without approval: whoever installed it chose it.
 """
 
 import os
@@ -26,9 +26,9 @@ from fedapp.tools.node.app_bundle import Bundle, installed, read_fab
 
 FOLDER, LIST, WAITING, APPROVED = "approvals", "approvals.json", "waiting", "approved"
 LASTS_DAYS = 365
-"""For which an approval counts. Code that was looked at long ago has faults that are known now."""
+"""Days for which an approval counts. Code that was reviewed long ago may have known faults now."""
 MAX_WAITING = 20
-"""Apps that are kept for a decision; a server that asks for more has the newest ones forgotten."""
+"""How many apps are kept for a decision. Further ones that a server sends are not kept."""
 Word = Literal["approved", "refused", "taken back"]
 _LOCK_S = 10.0
 _CLOSED = {"extra": "forbid", "strict": True}
@@ -36,7 +36,7 @@ _CLOSED = {"extra": "forbid", "strict": True}
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person decided on an app. when: UTC, ISO 8601. by: the user's name."""
+    """A person's decision on an app. app: its hash. when: UTC, ISO 8601. by: the user's name."""
 
     __pydantic_config__ = _CLOSED
 
@@ -48,7 +48,7 @@ class Decision:
 
     @property
     def over(self) -> bool:
-        """Whether it is too long ago, by this machine's clock; a time that is none is."""
+        """Whether it is older than `LASTS_DAYS` by this machine's clock, or its time is invalid."""
         try:
             return datetime.now(UTC) - datetime.fromisoformat(self.when) > timedelta(LASTS_DAYS)
         except (ValueError, TypeError):
@@ -57,7 +57,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Listed:
-    """The file: every decision, the latest last."""
+    """The content of the file: all decisions, the latest last."""
 
     __pydantic_config__ = _CLOSED
 
@@ -80,9 +80,9 @@ class Approvals:
         return self.folder / FOLDER
 
     def decisions(self) -> list[Decision]:
-        """Return every decision, the latest last.
+        """Return all decisions, the latest last.
 
-        Raises ConfigError where the list is damaged, or somebody else could have written it.
+        Raises ConfigError if the list is damaged, or if another user could have written it.
         """
         path = self.place / LIST
         try:
@@ -99,11 +99,11 @@ class Approvals:
             ) from error
 
     def word(self, app: Bundle) -> str:
-        """Return what was decided on an app last; empty: nothing. Raises as `decisions`."""
+        """Return the latest decision on an app; empty: none. Raises what `decisions` raises."""
         return next((one.word for one in reversed(self.decisions()) if one.app == app.hash), "")
 
     def refusal(self, app: Bundle) -> str:
-        """Return why an app may not run at this site; empty: it may. Raises as `decisions`."""
+        """Return why an app may not run at this site; empty: it may. Raises as `decisions` does."""
         made = next((one for one in reversed(self.decisions()) if one.app == app.hash), None)
         word, here = made.word if made else "", app.hash == installed().hash
         over = made is not None and made.over and not here
@@ -117,7 +117,7 @@ class Approvals:
         return f"app {app.title} ({app.hash[:16]}): {why}; at the site: fedapp approve"
 
     def keep_waiting(self, app: Bundle, fab: bytes) -> None:
-        """Keep an app for a person to look at, unless one has. Raises StoreError."""
+        """Keep an app for a person to review, unless it was decided on. Raises StoreError."""
         if any(one.app == app.hash for one in self.decisions()):
             return
         waiting = self.place / WAITING
@@ -126,15 +126,15 @@ class Approvals:
             write_atomic(path, fab, durable=True, mode=0o600)
 
     def waiting(self) -> dict[str, Bundle]:
-        """Return the apps that wait, by hash."""
+        """Return the apps that wait for a decision, by hash."""
         return self._kept(WAITING)
 
     def approved(self) -> dict[str, Bundle]:
-        """Return the apps that were approved and are kept to compare with, by hash."""
+        """Return the kept apps that were approved, by hash."""
         return self._kept(APPROVED)
 
     def last_approved(self) -> Bundle:
-        """Return the app that was approved last, else the installed one."""
+        """Return the app that was approved last, or else the installed one."""
         kept = self.approved()
         for one in reversed(self.decisions()):
             if one.word == "approved" and one.app in kept:
@@ -142,7 +142,7 @@ class Approvals:
         return installed()
 
     def decide(self, app: str, title: str, word: Word) -> Decision:
-        """Write a decision down. Raises ConfigError or StoreError where it cannot be."""
+        """Write a decision into the record and the list. Raises ConfigError or StoreError."""
         when = datetime.now(UTC).isoformat(timespec="seconds")
         made = Decision(app, word, title, when, user_name())
         with self._locked():
@@ -161,7 +161,7 @@ class Approvals:
     def _kept(self, where: str) -> dict[str, Bundle]:
         found = {}
         for path in sorted((self.place / where).glob("*.fab")):
-            with suppress(ConfigError, OSError):  # one that is damaged is no app
+            with suppress(ConfigError, OSError):  # a damaged file is no app
                 app = read_fab(path.read_bytes())
                 found[app.hash] = app
         return found

@@ -1,4 +1,4 @@
-"""`fedapp approve`: what a run would bring to this site, and a person's word on it."""
+"""`fedapp approve`: shows the app that a run would bring, and asks a person to decide on it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +14,11 @@ from fedapp.tools.node.app_bundle import Bundle, installed, read_app
 from fedapp.tools.node.approvals import Approvals, Word
 
 SHOWN = 16
-"""Digits of a hash that a person is shown, and may name it by."""
+"""How many digits of a hash are shown. They suffice to name the app."""
 _FEWEST = 8
 KEEPER = "fedapp/site/rollback_guard.py"
-"""The file of an app by which it keeps a site's terms and record as this version does; an earlier
-app would add lines that the record's head does not know, which stops the site."""
+"""A file that marks an app which keeps a site's terms and record as this version does. An older app
+would add lines that the record's head does not know, which stops the site."""
 
 
 def hash_line(where: Path | None) -> str:
@@ -32,7 +32,7 @@ def hash_line(where: Path | None) -> str:
 
 
 def overview(approvals: Approvals, console: Console) -> None:
-    """Print the list: the installed app, every decision that holds, what waits for one."""
+    """Print the installed app, the latest decision on each app, and the apps that wait for one."""
     here = installed()
     table = Table("app", "hash", "state", "since", "by", box=None, pad_edge=False)
     latest = {one.app: one for one in approvals.decisions()}
@@ -48,9 +48,9 @@ def overview(approvals: Approvals, console: Console) -> None:
 
 
 def chosen(what: str, approvals: Approvals) -> tuple[str, Bundle | None]:
-    """Return the hash of the app that a person means, and the app where it is at hand.
+    """Return the hash of the app that a person named, and the app if its files are here.
 
-    what: a FAB file, a checkout, or the first 8 digits or more of a hash. Raises ConfigError.
+    what: a FAB file, a checkout, or at least the first 8 digits of a hash. Raises ConfigError.
     """
     if what and (path := Path(what)).exists():
         app = read_app(path)
@@ -71,7 +71,7 @@ def chosen(what: str, approvals: Approvals) -> tuple[str, Bundle | None]:
 
 
 def describe(app: Bundle, approvals: Approvals, console: Console, lines: bool) -> None:
-    """Print what an app would bring. lines: the changed lines of its files too."""
+    """Print an app's hash and how its files differ. lines: with the changed lines."""
     before = approvals.last_approved()
     kind = "the installed app" if before.hash == installed().hash else "the one approved last"
     console.print(f"app       {escape(app.title)}", highlight=False)
@@ -104,9 +104,10 @@ def describe(app: Bundle, approvals: Approvals, console: Console, lines: bool) -
 def decide(
     what: str, word: Word, approvals: Approvals, console: Console, *, sure: bool, lines: bool
 ) -> bool:
-    """Show an app and write a person's decision down; return whether there was one.
+    """Show an app and write down a person's decision; return whether there was one.
 
-    sure: without asking. Raises ConfigError where the app is not at hand to be looked at.
+    sure: decide without a question. Raises ConfigError if the app is to be approved but its files
+    are not here to be reviewed.
     """
     app_hash, app = chosen(what, approvals)
     earlier = next((one for one in approvals.decisions() if one.app == app_hash), None)

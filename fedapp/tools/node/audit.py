@@ -1,4 +1,4 @@
-"""`fedapp audit`: a site's record, verified, in a table by run or as CSV."""
+"""`fedapp audit`: verifies a site's record and shows it by run, or writes it as CSV."""
 
 import csv
 from pathlib import Path
@@ -18,9 +18,10 @@ _DECIDED = "decided"
 
 
 def audit(folder: Path, console: Console, export: Path | None) -> bool:
-    """Print what the record says; return whether there is one and it is whole.
+    """Print the record by run; return whether there is one and it is whole.
 
-    export: a CSV file, a line each. A record that is not whole is shown as far as it can be read.
+    export: new CSV file with one row for each line of the record; None: none. A broken record is
+    shown as far as it can be read.
     """
     record = Record(folder)
     whole = True
@@ -70,12 +71,12 @@ def _row(line: Line) -> dict[str, object]:
     told = {**line.get("digests", {}), **line.get("counts", {})}
     what = line.get("why") or line.get("word") or "; ".join(f"{k} {v}" for k, v in told.items())
     row = {name: line.get(name, "") for name in COLUMNS} | {"what": what}
-    # A spreadsheet takes a text that begins so for a formula.
+    # A spreadsheet would read a text that begins with these as a formula.
     return {k: f"'{v}" if str(v)[:1] in ("=", "+", "-", "@") else v for k, v in row.items()}
 
 
 def _unrecorded(folder: Path, record: Record) -> list[str]:
-    """Return the decisions on apps that stand in the list and not in the record, or otherwise."""
+    """Return a remark for each app on which the list and the record have different decisions."""
     said = {line["app"]: line["word"] for line in record.lines() if line["event"] == _DECIDED}
     listed = {one.app: one.word for one in Approvals(folder).decisions()}
     return [

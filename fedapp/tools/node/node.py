@@ -1,4 +1,4 @@
-"""`fedapp node`: a site's node from a few settings, checked before anything is started."""
+"""`fedapp node`: starts a site's node from a few settings, which are checked first."""
 
 import os
 import ssl
@@ -25,9 +25,9 @@ CHILD = (sys.executable, "-m", "fedapp.tools.node.supernode")
 class SiteNode:
     """A site's node.
 
-    server: host:port. keys: a folder with `ca.crt` and `supernode.key`. port: the SuperNode's own.
-    config: the node config, as Flower takes it (TOML values). folder: the site's own, with what it
-    allows and its record; None: `keys`. no_terms: it says nothing of what it allows.
+    server: host:port. keys: folder with `ca.crt` and `supernode.key`. port: the SuperNode's own.
+    config: Flower's node config (TOML values). folder: the site's own, with its terms and record;
+    None: `keys`. no_terms: the site has no terms, and allows every run of an approved app.
     """
 
     server: str
@@ -50,7 +50,7 @@ class SiteNode:
         return self.keys / "supernode.key"
 
     def check(self) -> None:
-        """Raise ConfigError where the SuperNode could not even start, RecordError as `run` does."""
+        """Raise ConfigError if the SuperNode could not start, and RecordError as `run` does."""
         for file, remedy in (
             (self._ca, "copy the certificate of the server's CA there"),
             (self._key, "make the site's key there (docs/DEPLOY.md, step 2)"),
@@ -68,7 +68,7 @@ class SiteNode:
         Record(self._own).check()
 
     def options(self) -> list[str]:
-        """Return the options of Flower's SuperNode."""
+        """Return the command line options for Flower's SuperNode."""
         return [
             f"--superlink={self.server}",
             f"--root-certificates={self._ca}",
@@ -79,7 +79,7 @@ class SiteNode:
         ]
 
     def trouble(self) -> str:
-        """Return why the server does not answer this machine; empty where it does."""
+        """Return why the server does not answer this machine; empty: it answers."""
         context = ssl.create_default_context(cafile=self._ca)
         try:
             with urllib.request.urlopen(
@@ -92,14 +92,16 @@ class SiteNode:
             return f"the server does not answer ({getattr(error, 'reason', error)})"
 
     def run(self) -> None:
-        """Keep it online until a signal ends this program.
+        """Keep the node online until a signal ends this program.
 
-        Raises ConfigError, RecordError where the record is not as this site left it, and StoreError
-        where it cannot be written, at once.
+        Raises at the start ConfigError, RecordError if the record is not as this site left it, and
+        StoreError if it cannot be written.
         """
         self.check()
-        Record(self._own).add("started", app=installed().hash)  # or nothing would be done here
-        # Flower starts its other programs by name.
+        Record(self._own).add(
+            "started", app=installed().hash
+        )  # if it cannot be written, no run may be done here
+        # Flower starts its other programs by name, from the PATH.
         places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
         os.environ["PATH"] = os.pathsep.join(places)
         status = Status(status_path(self.port))
@@ -108,7 +110,7 @@ class SiteNode:
 
 
 def node_config(site_name: str, data: Path | None, more: str) -> str:
-    """Return the node config of a site. more: other settings, written so already."""
+    """Return Flower's node config of a site. more: further settings in Flower's syntax."""
     own = {"site-name": site_name, "data-path": str(data.absolute()) if data else ""}
     own = {name: plain(name, value) for name, value in own.items()}
     words = [f'{name}="{value}"' for name, value in own.items() if value]
@@ -116,7 +118,7 @@ def node_config(site_name: str, data: Path | None, more: str) -> str:
 
 
 def plain(name: str, value: object) -> str:
-    """Return a text that Flower carries as it is. Raises ConfigError on one that would say more."""
+    """Return a value as text. Raises ConfigError if it has characters that end a TOML string."""
     if '"' in (text := str(value)) or "\\" in text:
         raise ConfigError(f"{name} {text!r}: must be without quotes and backslashes")
     return text

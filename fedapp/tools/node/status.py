@@ -1,4 +1,4 @@
-"""Whether a site's node is online: what `fedapp node` writes down, and its health check reads."""
+"""Whether a site's node is online: a file that `fedapp node` writes and `--status` reads."""
 
 import json
 import os
@@ -14,20 +14,20 @@ from fedapp.core.untrusted_files import read_json
 from fedapp.experiment.run_folder import runs_root
 
 FRESH_S = 45.0
-"""Age in seconds up to which a status counts: a supervisor that stands still writes none. Ending a
-SuperNode takes up to 15 s, waiting for the next one up to 20."""
+"""Age in seconds up to which a status counts. A supervisor that hangs does not renew it. Ending a
+SuperNode takes up to 15 s, and waiting for the next one up to 20 s."""
 
 
 def status_path(port: int) -> Path:
-    """Return where the node on this port of this machine says how it is."""
+    """Return the status file of the node on this port of this machine."""
     return Path(os.environ.get("FEDAPP_SITES") or runs_root()) / f".node-{port}.json"
 
 
 @dataclass
 class Status:
-    """What is known of the node: in its log when it changes, in a file with the last look's time.
+    """Reports the node's state: in its log when it changes, in a file whose time is renewed.
 
-    A disk that is full does not end the node: its file grows old then, and it is unhealthy.
+    A full disk does not end the node. Its file grows old then, so that it counts as unhealthy.
     """
 
     path: Path
@@ -35,7 +35,7 @@ class Status:
     _detail: str = ""
 
     def now(self, state: str, detail: str) -> None:
-        """Note a state: starting, online or offline, and why."""
+        """Report a state (starting, online or offline) and its reason."""
         if (state, detail) == (self._state, self._detail):
             return self.still()
         self._state, self._detail = state, detail
@@ -48,18 +48,18 @@ class Status:
             print(f"fedapp node: {error}", flush=True)
 
     def still(self) -> None:
-        """Note that nothing has changed."""
+        """Renew the file's time: nothing has changed."""
         with suppress(OSError):
             os.utime(self.path)
 
     def gone(self) -> None:
-        """Note that there is no node any more."""
+        """Remove the file: the node has ended."""
         with suppress(OSError):
             self.path.unlink()
 
 
 def health(path: Path) -> tuple[bool, str]:
-    """Return whether a node is online, and how it is in words."""
+    """Return whether the node with this status file is online, and its state in words."""
     try:
         said = read_json(path)
         age = time.time() - path.stat().st_mtime

@@ -1,11 +1,12 @@
-"""Flower's SuperNode as the child of `fedapp node`: it tells when the server acknowledges it.
+"""Runs Flower's SuperNode as the child of `fedapp node`, and reports the server's acknowledgements.
 
     python -m fedapp.tools.node.supernode FD FOLDER OPTIONS...
 
 FOLDER: the site's own, with its approvals. OPTIONS: those of flower-supernode.
 
-Flower 1.41 says nowhere whether a SuperNode is online. So a byte goes to the file descriptor FD for
-every heartbeat (and the first sign-on) that the server acknowledges: the server goes by the same.
+Flower 1.41 does not say whether a SuperNode is online. So this program writes a byte to the file
+descriptor FD for the sign-on and for every heartbeat that the server acknowledges. The server
+decides by the same events whether the node is online.
 """
 
 import os
@@ -28,15 +29,15 @@ from fedapp.tools.node.approvals import Approvals
 
 
 def telling(told: BinaryIO) -> type[FleetHttpClient]:
-    """Return a client of the server's Fleet API that tells of every acknowledgement."""
+    """Return a client of the server's Fleet API that reports every acknowledgement."""
 
     def tell() -> None:
-        with suppress(OSError):  # nobody listens any more: `leave_with_parent` sees to that
+        with suppress(OSError):  # the parent has ended, which `leave_with_parent` handles
             told.write(b"+")
 
     class Telling(FleetHttpClient):
         def ActivateNode(self, request: ActivateNodeRequest) -> ActivateNodeResponse:
-            """Sign on."""
+            """Sign on at the server."""
             answer = super().ActivateNode(request)
             tell()
             return answer
@@ -52,14 +53,14 @@ def telling(told: BinaryIO) -> type[FleetHttpClient]:
 
 
 def leave_with_parent() -> None:
-    """Wait until the program that started this one has ended; then end this one, as if asked."""
-    while os.read(0, 4096):  # not by sys.stdin, whose lock would break the interpreter's end
+    """Wait until the parent process has ended; then end this one with SIGTERM."""
+    while os.read(0, 4096):  # sys.stdin has a lock, which would block the interpreter's exit
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:
-    """Run the SuperNode until it ends, or until it does nothing any more."""
+    """Run the SuperNode until its loop is over."""
     told = os.fdopen(int(sys.argv.pop(1)), "wb", buffering=0)
     threading.Thread(target=leave_with_parent, daemon=True).start()
     try:
@@ -68,7 +69,7 @@ def main() -> None:
     except RunError as error:
         sys.exit(f"error: {error}")
     flower_supernode()
-    # Its loop is over, after an error. Flower's other threads would hold the process for ever.
+    # The loop ended after an error, but Flower's other threads would keep the process alive.
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""`fedapp terms`: what a site's file allows, in plain words."""
+"""`fedapp terms`: explains in plain words what a site's site.yaml allows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +10,16 @@ from fedapp.site.policy import SitePolicy
 from fedapp.site.terms import FILE, KINDS, LARGEST_DELTA, Terms
 
 EXAMPLE = CONF / "terms" / FILE
-"""A commented file to begin with."""
+"""A commented site.yaml to begin with."""
 
 
 def explained(folder: Path) -> Iterator[str]:
-    """Yield what a site's terms allow, a line each. Raises ConfigError as reading them does."""
+    """Yield the lines that explain a site's terms. Raises ConfigError if they cannot be read."""
     yield from sentences(SitePolicy(folder).terms)
 
 
 def sentences(terms: Terms) -> Iterator[str]:
-    """Yield a sentence for each thing that a person may ask about."""
+    """Yield a sentence for each thing that the terms allow or forbid."""
     for names, what in (
         (terms.methods, "method"),
         (terms.networks, "network"),

@@ -1,4 +1,4 @@
-"""`fedapp export` as a person sees it: a site's model for programs other than this one."""
+"""`fedapp export`: writes a site's model for other programs."""
 
 import json
 from collections.abc import Sequence
@@ -24,18 +24,20 @@ from fedapp.tools.use.onnx_file import TOLERANCE, difference, to_onnx
 Form = Literal["onnx", "monai", "safetensors"]
 CONFIG = "config.json"
 CHECKED = 64
-"""Real images that a file is checked with."""
+"""How many real images the ONNX file is checked with at most."""
 
 
 def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str]:
-    """Write a model's folder as ONNX, a MONAI bundle or safetensors; return what to tell a person.
+    """Write a model as ONNX, a MONAI bundle or safetensors; return the lines to print.
 
-    images: a folder or CSV file, whose first images the ONNX file is checked with as well. Raises
-    ConfigError where a bundle is asked for but the model is none of images, reads them by a window
-    or answers findings; or where the extra is not installed; RunError where the file does not
-    answer as the model; and as `load_model` does.
+    images: a folder or CSV file; the ONNX file is checked with its first images as well as with
+    random ones.
+
+    Raises ConfigError if the extra `onnx` is not installed, or if a bundle cannot express the
+    model: one of vectors or findings, or one that reads images by a window. Raises RunError if the
+    ONNX file answers otherwise than the model, and what `load_model` raises.
     """
-    load_model(folder, torch.device("cpu"))  # what cannot answer here is not passed on
+    load_model(folder, torch.device("cpu"))  # a model that cannot be used here is not exported
     description, blob = read_consistent(folder)
     claim = [description.claim] if description.claim else []
     if form == "safetensors":
@@ -45,7 +47,7 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
         write_atomic(out / CONFIG, text.encode(), durable=False)
         write_atomic(out / CARD, model_card(description).encode(), durable=False)
         return [f"{out}: {TENSORS}, {CONFIG}, {CARD}", *claim]
-    # A graph has one number format; bfloat16 is for speed on a GPU.
+    # A graph has one number format. bfloat16 would be for speed on a GPU.
     recipe = replace(description.model, precision="float32")
     model = build_site_model(folder, recipe, blob, torch.device("cpu"))
     if form == "monai" and not recipe.images:
@@ -76,7 +78,7 @@ def export(folder: Path, form: Form, out: Path, images: Path | None) -> list[str
 
 
 def config(description: Description) -> dict[str, Any]:
-    """Return config.json: names as in those of timm and transformers, and how the parts mix."""
+    """Return config.json, with names as timm and transformers use them, and how the parts mix."""
     recipe = description.model
     return {
         "model_type": "fedapp",
@@ -102,7 +104,7 @@ def config(description: Description) -> dict[str, Any]:
 
 
 def _some(model: SiteModel, images: Path | None) -> Sequence[Tensor]:
-    """Return real images to check with, at most `CHECKED`."""
+    """Return batches of real images to check with, at most `CHECKED` images."""
     if images is None:
         return ()
     chosen = list_images(images)[:CHECKED]

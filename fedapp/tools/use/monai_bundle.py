@@ -1,7 +1,7 @@
-"""A site's model as a MONAI bundle, written without MONAI.
+"""Writes a site's model as a MONAI bundle, without needing MONAI.
 
-Its `inference.json` asks the ONNX file, so that a bundle needs MONAI, onnxruntime and Pillow, but
-not this project.
+Its `inference.json` runs the ONNX file, so that a user of the bundle needs MONAI, onnxruntime and
+Pillow, but not this project.
 """
 
 import io
@@ -25,11 +25,11 @@ SCHEMA = (
     "meta_schema_20240725.json"
 )
 MONAI = "1.5.0"
-"""The version whose rules the bundle keeps to."""
+"""The version of MONAI whose specification the bundle follows."""
 
 
 def write_bundle(folder: Path, model: SiteModel, description: Description, onnx: bytes) -> None:
-    """Write a bundle: configs/, models/ and docs/. model: one of images, without a window."""
+    """Write configs/, models/ and docs/. model: takes images, and reads them without a window."""
     state = io.BytesIO()
     torch.save(Answer(model).state_dict(), state)
     for name, data in {
@@ -44,7 +44,7 @@ def write_bundle(folder: Path, model: SiteModel, description: Description, onnx:
 
 
 def metadata(description: Description) -> dict[str, Any]:
-    """Return metadata.json: what goes in and comes out, and by which versions it was made."""
+    """Return metadata.json: inputs, outputs, and the versions that the bundle was made with."""
     recipe, origin = description.model, description.origin
     channels, *sides = recipe.inputs
     colours = ("grey",) if channels == 1 else ("red", "green", "blue")
@@ -98,9 +98,9 @@ def metadata(description: Description) -> dict[str, Any]:
 
 
 def inference(description: Description) -> dict[str, Any]:
-    """Return inference.json: a folder of 8-bit images -> a CSV file of file, class, probability.
+    """Return inference.json, which turns a folder of images into a CSV of file, class, probability.
 
-    Pillow's `convert` would clip deeper ones.
+    It is for 8-bit images: Pillow's `convert` would clip deeper ones.
     """
     channels, height, width = description.model.inputs
     mode = "L" if channels == 1 else "RGB"
@@ -119,7 +119,7 @@ def inference(description: Description) -> dict[str, Any]:
         "bundle_root": ".",
         "dataset_dir": "$@bundle_root + '/images'",
         "output_file": "$@bundle_root + '/predictions.csv'",
-        # Names from elsewhere are data: MONAI evaluates texts of this file, not of that one.
+        # Class names are untrusted. MONAI evaluates the texts in this file, so they are in another.
         "classes": "$json.loads(pathlib.Path(@bundle_root + '/configs/classes.json')"
         ".read_text('utf-8'))",
         "mode": mode,

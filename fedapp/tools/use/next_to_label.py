@@ -1,4 +1,4 @@
-"""`fedapp next-to-label`: which images a person labels first."""
+"""`fedapp next-to-label`: chooses the images that a person should label first."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +17,14 @@ COLUMNS = ("rank", "file", "class", "probability", "entropy", "lead")
 
 
 def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str]:
-    """Write which of the images to label first, as CSV; return what to tell a person.
+    """Write the images to label first as a CSV file; return the lines to print.
 
-    Those come first whose most probable class leads the second least (margin sampling; Scheffer,
-    Decomain, Wrobel 2001; docs/results/using.md has what that saves). Images that have a label, in
-    the CSV file or by their folder, are passed over. Raises DataError where no image without a
-    label can be used, and as `list_images` and `load_model` do.
+    This is margin sampling (Scheffer, Decomain, Wrobel 2001): first come the images whose most
+    probable class is ahead of the second by the least probability. docs/results/using.md says what
+    it saves. Images with a label, from the CSV file or their folder, are skipped.
+
+    count: how many images to choose. Raises DataError if no image without a label can be used, and
+    what `list_images` and `load_model` raise.
     """
     model, description = load_model(folder, pick_device("auto"))
     if not description.model.images:
@@ -40,7 +42,7 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
             done(len(found))
     if not asked:
         raise DataError(f"{images}: no image without a label that can be used: name others")
-    chosen = sorted(asked, key=lambda one: one.lead)[:count]  # equal ones in the images' order
+    chosen = sorted(asked, key=lambda one: one.lead)[:count]  # ties keep the images' order
     write_atomic(out, _table(chosen).encode(), durable=False)
     lines = [
         f"{out}: {len(chosen)} of {counted(len(asked))} images without a label chosen",

@@ -1,4 +1,4 @@
-"""A site's whole answer as an ONNX file, and the check that it is the same answer."""
+"""Writes a site's model as one ONNX graph, and checks that it answers as the model does."""
 
 import json
 import warnings
@@ -16,22 +16,22 @@ from fedapp.experiment.code_hash import versions
 from fedapp.models.model import Answer, SiteModel
 
 TOLERANCE: Final = 1e-4
-"""Largest difference of a probability between the file under onnxruntime and torch."""
+"""Largest difference allowed between a probability under onnxruntime and one under torch."""
 INPUT, OUTPUT = "pixels", "probabilities"
 
 
 def to_onnx(model: SiteModel) -> bytes:
-    """Return the model as ONNX: `Answer`, any number of images at a time.
+    """Return the model's whole answer (`Answer`) as an ONNX file for batches of any size.
 
-    model: in float32, on the CPU. Raises ConfigError without the extra `onnx`, RunError where the
-    network has a layer that ONNX has not.
+    model: in float32, on the CPU. Raises ConfigError if the extra `onnx` is not installed, RunError
+    if the network has a layer that ONNX lacks.
     """
     onnx = needs("onnx", "onnx")
     needs("onnx", "onnxscript")
     example, batch = made_up(model, 2), torch.export.Dim("batch")
     try:
         with warnings.catch_warnings():
-            # torch's exporter warns of what torch itself will change.
+            # torch's exporter warns of coming changes in torch itself.
             warnings.simplefilter("ignore")
             graph = torch.export.export(
                 Answer(model), (example,), dynamic_shapes={"inputs": {0: batch}}
@@ -40,7 +40,7 @@ def to_onnx(model: SiteModel) -> bytes:
                 graph, (example,), dynamo=True, verbose=False,
                 input_names=[INPUT], output_names=[OUTPUT],
             )  # fmt: skip
-    except Exception as error:  # of torch's many kinds, and a user's own network may raise anything
+    except Exception as error:  # torch has many kinds, and a user's own network may raise anything
         raise RunError(
             f"the network cannot be written as ONNX ({type(error).__name__}: "
             f"{one_line(error, 200)}): use --to safetensors, or layers that ONNX has"
@@ -59,10 +59,10 @@ def to_onnx(model: SiteModel) -> bytes:
 
 
 def difference(blob: bytes, model: SiteModel, given: Sequence[Tensor]) -> float:
-    """Return the largest difference of a probability between an ONNX file and a model.
+    """Return the largest difference of a probability between an ONNX file and the model.
 
-    given: batches of inputs, besides which one, two and seven made up ones are asked about. Raises
-    RunError where it exceeds `TOLERANCE`.
+    given: batches of real inputs, which are checked beside random batches of one, two and seven.
+    Raises RunError if it exceeds `TOLERANCE`; a probability that is NaN counts as 1 apart.
     """
     runtime = needs("onnx", "onnxruntime")
     session = runtime.InferenceSession(blob, providers=["CPUExecutionProvider"])
@@ -80,7 +80,7 @@ def difference(blob: bytes, model: SiteModel, given: Sequence[Tensor]) -> float:
 
 
 def made_up(model: SiteModel, count: int) -> Tensor:
-    """Return random inputs of a model, [count, *inputs]: pixels uint8, or numbers float32."""
+    """Return random inputs for a model, [count, *inputs]: uint8 pixels, or float32 numbers."""
     stream = torch_stream(0, "made-up inputs", count)
     shape = (count, *model.recipe.inputs)
     if model.recipe.images:
@@ -89,7 +89,7 @@ def made_up(model: SiteModel, count: int) -> Tensor:
 
 
 def _global_max(x: Tensor, size: list[int]) -> tuple[Tensor, Tensor]:
-    """Stand in for adaptive max pooling to one place, which ONNX lacks; the places are unused."""
+    """Replace adaptive max pooling to size 1 x 1, which ONNX lacks; the indices are not used."""
     if list(size) != [1, 1]:
         raise ValueError(f"adaptive max pooling to {list(size)} places")
     out = x.amax((2, 3), keepdim=True)

@@ -1,4 +1,4 @@
-"""`fedapp predict` as a person sees it."""
+"""`fedapp predict`: writes a model's answers to images as CSV, and a summary to standard error."""
 
 import sys
 import time
@@ -36,17 +36,18 @@ from fedapp.models.predict import (
 )
 
 _NAMED = 4
-"""Sites named where a list of sites could be long."""
+"""How many sites an error names at most."""
 UNREAD = 1
-"""Exit code where some images could not be used."""
+"""Exit code if some images could not be used."""
 _Batch = tuple[list[tuple[str, ...]], list[UnreadableImage]]
-"""Rows of CSV, and the images among them that cannot be used."""
+"""Rows of CSV, and the images that cannot be used."""
 
 
 def model_folder(named: str) -> Path:
-    """Return a model's folder: itself, or the only one of a run, or RUN/SITE.
+    """Return the model's folder that a person named.
 
-    named: a folder, or a run by its name or folder. Raises RunError where a run has several.
+    named: the folder itself, RUN/SITE, or a run with one model, by its name or folder. Raises
+    RunError if a run has models of several sites.
     """
     folder = Path(named).expanduser()
     if (folder / DESCRIPTION).is_file():
@@ -58,7 +59,7 @@ def model_folder(named: str) -> Path:
         try:
             beside = RunFolder(find_run(name)).models_root / site
         except RunError:
-            return folder  # reading it will say that there is no model
+            return folder  # reading it will raise that there is no model
         return beside if (beside / DESCRIPTION).is_file() else folder
     if not (run / "run.json").is_file():
         return folder
@@ -77,10 +78,10 @@ def model_folder(named: str) -> Path:
 
 
 def predict(model: Path, images: Sequence[Path], out: Path | None, asked: PredictionOptions) -> int:
-    """Write a model's answers to images to a CSV file, or to standard output, as they come.
+    """Write a model's answers to images as CSV while they are computed; return the exit code.
 
-    Returns the exit code. What was found is said on standard error. Raises DataError where not one
-    image can be used, and as `list_several` and `load_model` do.
+    out: the file; None: standard output. A summary goes to standard error. Raises DataError if no
+    image can be used, and what `list_several` and `load_model` raise.
     """
     if out and out.exists() and any(one.exists() and out.samefile(one) for one in images):
         raise DataError(f"{out}: it is the list of images: name another file for the answers")
@@ -108,7 +109,7 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Predic
     taken = duration(time.monotonic() - began)
     print(f"{where}{count(len(listed))} images in {taken}", file=sys.stderr)
     lines = tally.lines(coverage_caution(description.calibration, asked.coverage))
-    for line in [*lines, *_lights(model, tally)]:
+    for line in [*lines, *_reliability_lines(model, tally)]:
         print(line, file=sys.stderr)
     return UNREAD if tally.unread else 0
 
@@ -116,9 +117,10 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Predic
 def _write(
     out: Path | None, images: int, columns: Sequence[str], batches: Iterable[_Batch]
 ) -> list[UnreadableImage]:
-    """Write answers as CSV, as they come; return the images that cannot be used.
+    """Write batches of answers as CSV while they come; return the images that cannot be used.
 
-    out: None: standard output. images: how many there are. Raises DataError where none can be used.
+    out: the file; None: standard output. images: how many there are. Raises DataError if none of
+    them can be used.
     """
     unread: list[UnreadableImage] = []
     target: AbstractContextManager[BinaryIO]
@@ -134,13 +136,16 @@ def _write(
     return unread
 
 
-def _lights(model: Path, tally: "Tally") -> list[str]:
-    """Say where the answers' class mix is new; only where the model's site keeps its evidence."""
+def _reliability_lines(model: Path, tally: "Tally") -> list[str]:
+    """Return warnings if the mix of predicted classes is unlike that of the site's test images.
+
+    There are none if the evidence is not beside the model, as for one that was handed on.
+    """
     evidence = read_evidence(model)
     if evidence is None or (answers := evidence.answers.get("kept")) is None:
         return []
     before = torch.bincount(answers.argmax(1), minlength=len(tally.classes)).tolist()
-    now = [tally.said[name] for name in tally.classes]
+    now = [tally.predicted[name] for name in tally.classes]
     return [f"Warning: {light}" for light in shift_warnings(before, now, tally.classes)]
 
 
@@ -162,7 +167,7 @@ def _findings(model: SiteModel, images: Sequence[ListedInput], out: Path | None)
 
 
 def _not_read(unread: Sequence[UnreadableImage]) -> list[str]:
-    """Say that some images cannot be used, where there are any."""
+    """Return a line that counts the images that cannot be used, if there are any."""
     if not unread:
         return []
     return [f"images that cannot be used: {count(len(unread))}; the first: {unread[0].why}"]
@@ -170,7 +175,7 @@ def _not_read(unread: Sequence[UnreadableImage]) -> list[str]:
 
 @dataclass
 class Tally:
-    """What is said at the end: of all images, and of those whose label the CSV file has."""
+    """Counts for the summary: of all images, and of those whose label the CSV file has."""
 
     asked: PredictionOptions
     classes: tuple[str, ...]
@@ -182,16 +187,16 @@ class Tally:
     single_labelled: int = 0
     single_right: int = 0
     foreign: int = 0
-    said: Counter[str] = field(default_factory=Counter)
+    predicted: Counter[str] = field(default_factory=Counter)
     unread: list[UnreadableImage] = field(default_factory=list)
 
     def add(self, found: Iterable[Prediction | UnreadableImage]) -> None:
-        """Count a batch."""
+        """Count a batch of answers."""
         for one in found:
             if isinstance(one, UnreadableImage):
                 continue
             self.read += 1
-            self.said[one.label] += 1
+            self.predicted[one.label] += 1
             self.single += not one.abstains
             if label := one.image.label:
                 self.labelled += 1
@@ -202,7 +207,7 @@ class Tally:
                 self.foreign += label not in self.classes
 
     def lines(self, note: str) -> list[str]:
-        """Return it as lines. note: what a person must know of the sets."""
+        """Return the summary as lines. note: a caution about the prediction sets; may be empty."""
         asked = f"{percent(self.asked.coverage)} %"
         lines = [
             f"sets of {asked} coverage ({self.asked.sets}): one class for {count(self.single)} "
