@@ -135,7 +135,7 @@ class Services:
         started = {process.pid for process in self._processes.values()}
 
         def remaining() -> set[int]:
-            # nginx overwrites its environment with its title; Flower's programs outlive their parents.
+            # nginx overwrites its environment; Flower's programs outlive their parents.
             ours = started | with_environment_variable(MARK, str(self._folder))
             return alive(ours | descendants(started))
 
@@ -175,7 +175,7 @@ class Services:
         )
 
     def text(self, name: str, text: str) -> str:
-        """Return a text of a service with its addresses and paths replaced by those of this machine."""
+        """Return a text of a service with its addresses and paths replaced by those here."""
         places = self._places[name]
         words = {re.escape(k): v for k, v in self.addresses.items()} | {r"0\.0\.0\.0": "127.0.0.1"}
         own = {k.split(":")[1]: v for k, v in self.addresses.items() if k.startswith(f"{name}:")}
