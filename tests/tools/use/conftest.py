@@ -6,7 +6,7 @@ from examples.demo_images import SITES, write_sites
 from fedapp.data.inputs import DataSet
 from fedapp.data.published import read_digits
 from fedapp.server.finished_run import finished_run
-from fedapp.tools.site_models import export
+from fedapp.tools.site_models import checked_models
 from tests.flower.results import loopback
 from tests.own import agreed, experiment
 
@@ -22,7 +22,7 @@ def run(tmp_path_factory):
         root=str(root / "images"), classes=", ".join(pool.classes), sites=", ".join(SITES)
     )
     folder = loopback(experiment(root, data=data, runtime__out=str(root / "runs")))
-    export(finished_run(folder))
+    checked_models(finished_run(folder))
     return folder
 
 

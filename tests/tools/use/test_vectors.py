@@ -19,7 +19,7 @@ from fedapp.data.own import OwnSites, simulated_places
 from fedapp.models.model import load_model
 from fedapp.server.finished_run import finished_run
 from fedapp.tools.check.check import Options, check
-from fedapp.tools.site_models import export
+from fedapp.tools.site_models import checked_models
 from tests.flower.results import loopback, results
 from tests.own import image
 from tests.vectors import (
@@ -40,7 +40,7 @@ def run(tmp_path_factory):
     root = tmp_path_factory.mktemp("vectors")
     three_sites(root / "data")
     folder = loopback(experiment(root / "data", runtime__out=str(root / "runs")))
-    export(finished_run(folder))
+    checked_models(finished_run(folder))
     return folder
 
 
