@@ -343,7 +343,7 @@ class SplitSettings:
     train_share: Share = 0.7
     """Share of all images for training; 0.7 in the paper."""
     val_share: Share = 0.1
-    """Share of all images for validation; 0.1 in the paper. The rest is for testing."""
+    """Share of all images for validation; 0.1 in the paper; the rest is for testing."""
     test_images: NonNegative = 0
     """Number of images at the end of the data set that are its test part; 0: the test part is drawn
     according to the two shares."""
