@@ -554,7 +554,7 @@ class TransportSettings:
 
 @dataclass(frozen=True, config=CLOSED)
 class PrivacySettings:
-    """How models and sums are protected before they leave a site (docs/SECURITY.md)."""
+    """What is done to a model before it leaves a site (docs/SECURITY.md)."""
 
     clip: Annotated[float, Field(ge=0)] = 0.0
     """C, largest L2 norm of an upload's change; 0: models leave as they were trained."""
