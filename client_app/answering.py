@@ -1,4 +1,4 @@
-"""Answer a request in this process: the site's side, with torch, data and model."""
+"""Answer a request in this process, which loads torch, the site's data and its model."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from client_app.identity import simulated_here, stands_for
-from client_app.node import alone, open_site, policy_of
+from client_app.node import locked, open_site, policy_of
 from client_app.refusals import refusal_of
 from client_app.resident.frames import Frame
 from client_app.resident.inputs import inputs_of, stamp_of
@@ -21,14 +21,14 @@ from fedapp.experiment.config import load_run_config
 from fedapp.experiment.preset_files import Scalar, reading_files_once
 from fedapp.protocol.codec import decode_origin, decode_request, encode
 from fedapp.protocol.messages import Hello, Incoming, Origin, Refusal, Request, Task
-from fedapp.site.federation import called
+from fedapp.site.federation import display_name
 from fedapp.site.policy import SitePolicy
 from fedapp.site.site import SiteClient
 
 log = logging.getLogger("flwr")
 
-OPEN = 1024
-"""Simulated sites that a process keeps open, those asked last."""
+MAX_OPEN_SITES = 1024
+"""Most simulated sites that a process keeps open; those asked least recently are closed."""
 
 
 def answer(
@@ -43,16 +43,16 @@ def answer(
 ) -> Incoming:
     """Answer one request as the site that a node with these settings is.
 
-    allowed: called when the site's terms allow the run, before its data are read. asked: which of
-    the sites that the node stands for; policy: whose policy that is. Raises
-    FedAppError where the node cannot take part; what goes wrong in a task is an answer.
+    allowed: is called when the site's terms allow the run, before its data are read. asked: the
+    number of the site that is asked, if the node stands for several. policy: the site's policy;
+    None: it is made of the node config. Raises FedAppError if the node cannot take part in the
+    run. An error during a task is not raised: the answer is a refusal.
     """
     tune_own_process()
-    _speak()
+    _log_to_flower()
     policy = policy or policy_of(node_config)
     try:
-        # A preset that is changed between question and use changes nothing.
-        with reading_files_once():
+        with reading_files_once():  # a preset is not read again after the terms allowed it
             return _answer(
                 run_config, node_config, origin, request, payloads, policy, allowed, asked
             )
@@ -72,33 +72,33 @@ def _answer(
     asked: int | None,
 ) -> Incoming:
     settings = request.settings if isinstance(request, Hello) else {}
-    # An identity tells runs apart, and no earlier version's run has one.
+    # A site stays open for one run, which only an identity tells: runs of old versions have none.
     if isinstance(request, Task) and origin.identity and simulated_here(node_config):
         configs = tuple(run_config.items()), tuple(node_config.items())
         site, folder = _simulated(*configs, origin, request.site)
-        if not site.shares_pool:  # its own store would fill this process's memory with its models
+        if not site.shares_pool:  # a store of its own would keep its models in this memory
             _simulated.cache_clear()
     else:
         site, folder = open_site(run_config, node_config, origin, settings, policy, allowed, asked)
     if isinstance(request, Hello):
         if said := describe_bags_of_sites([site.data]):
-            log.info("%s: %s", called(site.data), said)
+            log.info("%s: %s", display_name(site.data), said)
         found, of = count_test_copies([site.data])
         if said := describe_copies(found, of, len(site.data.inputs) > 1):
-            log.warning("%s: %s", called(site.data), said)
+            log.warning("%s: %s", display_name(site.data), said)
         policy.introduced(facts := site.introduction(), origin)
         return Incoming(facts)
     if request.site != (here := site.data.site):
-        # Flower knows a node by its key: one restarted with another number still gets its tasks.
+        # Flower knows a node by its key: restarted as another site, it still gets the old tasks.
         raise ProtocolError(f"a task for site {request.site}, but this node is site {here} now")
-    with alone(site, folder):
+    with locked(site, folder):
         policy.before(request, site, origin)
         incoming = policy.after(site.handle(request, payloads), site, request, origin)
-    # The server finds the new model where it lies, in the pool.
+    # Where the site shares the pool, the server finds the new model there.
     return replace(incoming, payloads={}) if site.shares_pool else incoming
 
 
-@lru_cache(maxsize=OPEN)
+@lru_cache(maxsize=MAX_OPEN_SITES)
 def _simulated(
     run_config: tuple[tuple[str, Scalar], ...],
     node_config: tuple[tuple[str, Scalar], ...],
@@ -107,8 +107,8 @@ def _simulated(
 ) -> tuple[SiteClient, Path]:
     """Open a simulated site once for all tasks that this process does for it in a run.
 
-    What it computed of its images stays with it, as in a loopback run. A real site is opened for
-    every task: its terms are read anew, and its data are looked at.
+    So the site keeps what it computed of its images, as in a loopback run. A real site is opened
+    for every task, since its terms and its data may have changed.
     """
     node = dict(node_config)
     return open_site(dict(run_config), node, origin, {}, policy_of(node), lambda: None, asked)
@@ -120,11 +120,14 @@ def introductions(
     origin: Origin,
     hello: Hello,
 ) -> list[Incoming]:
-    """Return who the sites are that a node stands for. Raises what the first's `answer` raises."""
+    """Return the facts of each site that a node stands for. Raises as `answer` for the first."""
     policy = policy_of(node_config)
     first = answer(run_config, node_config, origin, hello, {}, policy=policy)
     others = stands_for(node_config, load_run_config(run_config))[1:]
-    return [first, *(_tried(run_config, node_config, origin, hello, k, policy) for k in others)]
+    return [
+        first,
+        *(_answer_or_refusal(run_config, node_config, origin, hello, k, policy) for k in others),
+    ]
 
 
 def answers(
@@ -135,8 +138,8 @@ def answers(
 ) -> list[Incoming]:
     """Answer tasks for several of the sites that a node stands for, one after the other.
 
-    Raises ProtocolError for what is no task, and where the node is a real site: its terms and its
-    record are about one task.
+    Raises ProtocolError if a request is no task, and if the node is a real site, whose terms and
+    record are asked and written task by task.
     """
     tasks = [request for request in requests if isinstance(request, Task)]
     if len(tasks) != len(requests):
@@ -144,10 +147,13 @@ def answers(
     if not simulated_here(node_config):
         raise ProtocolError("several tasks at once are for simulated sites, and this node is real")
     policy = policy_of(node_config)
-    return [_tried(run_config, node_config, origin, task, task.site, policy) for task in tasks]
+    return [
+        _answer_or_refusal(run_config, node_config, origin, task, task.site, policy)
+        for task in tasks
+    ]
 
 
-def _tried(
+def _answer_or_refusal(
     run_config: Mapping[str, Scalar],
     node_config: Mapping[str, Scalar],
     origin: Origin,
@@ -155,7 +161,7 @@ def _tried(
     asked: int,
     policy: SitePolicy,
 ) -> Incoming:
-    """Return the answer of one of several sites; what goes wrong is its answer alone."""
+    """Answer as one of several sites; an error becomes the refusal of this site alone."""
     try:
         return answer(run_config, node_config, origin, request, {}, asked=asked, policy=policy)
     except Exception as error:
@@ -163,8 +169,8 @@ def _tried(
 
 
 @lru_cache(maxsize=1)
-def _speak() -> None:
-    """Send what the core says where Flower's words go: into the node's log."""
+def _log_to_flower() -> None:
+    """Send the log of `fedapp` to the handlers of Flower's log: both are then in the node's log."""
     core = logging.getLogger("fedapp")
     core.setLevel(logging.INFO)
     for handler in logging.getLogger("flwr").handlers:
@@ -172,7 +178,7 @@ def _speak() -> None:
 
 
 class SiteWork:
-    """What a resident worker does: `answer`, for as long as what it has read stays as it is."""
+    """The work of a resident worker: it answers while the files that it has read are unchanged."""
 
     def __init__(self) -> None:
         self._inputs: list[Path] = []
@@ -184,9 +190,9 @@ class SiteWork:
         return "" if same else "data or settings on the disk changed"
 
     def answer(self, frame: Frame) -> tuple[Frame, bool]:
-        """Return the answer to a request, and whether the process may live on.
+        """Return the answer to a request, and whether this process may take another.
 
-        Not after a refusal: an error of a GPU can spoil a process for good.
+        After a refusal it may not: an error on a GPU can make every later call of a process fail.
         """
         try:
             incoming = self._incoming(frame)
@@ -203,8 +209,8 @@ class SiteWork:
         run_config, node_config = frame.head["run_config"], frame.head["node_config"]
 
         def allowed() -> None:
-            # Not before the terms allow the run: to name its files is to read what it names.
-            # Before they are read: a change while they are read is found later.
+            # Only after the terms allow the run: finding its files reads files that it names. And
+            # before the data are read, so that a change during the reading is noticed later.
             if not self._inputs:
                 self._inputs = inputs_of(node_config, run_config)
                 self._stamp = stamp_of(self._inputs)

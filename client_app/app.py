@@ -1,9 +1,10 @@
-"""Flower's ClientApp: decode, work, encode. Every handler always answers.
+"""Flower's ClientApp: it decodes a message, has the work done and encodes the answer.
 
-A handler that raises or returns nothing would leave the round waiting, and a SuperNode deaf.
+Every handler always answers. After one that raises or returns nothing, the server would wait until
+the deadline, and the SuperNode would take no further message.
 
-On a SuperNode this module runs in a new process for every message. It must not import torch, nor
-must anything it imports: the site's work is done by the resident worker, which has it.
+On a SuperNode this module runs in a new process for every message. Neither this module nor what it
+imports may import torch, which takes seconds: the resident worker has torch and does the work.
 """
 
 import logging
@@ -20,8 +21,8 @@ from fedapp.protocol.messages import Hello
 
 log = logging.getLogger("flwr")
 app = ClientApp()
-IDLE_MODS = {"secagg_mod", "secaggplus_mod"}
-"""Flower's secure aggregation lets this app's messages pass unmasked, without a word."""
+MODS_WITHOUT_EFFECT = {"secagg_mod", "secaggplus_mod"}
+"""Flower's mods for secure aggregation: they pass this app's messages on unmasked."""
 
 
 @app.query("hello")
@@ -39,7 +40,7 @@ def handle(message: Message, context: Context) -> Message:
 def handle_several(message: Message, context: Context) -> Message:
     """Answer tasks for several of the sites that this node simulates."""
     try:
-        refuse_idle_mods(app._mods)
+        refuse_mods_without_effect(app._mods)
         from client_app.answering import answers  # with torch: a node of a simulation, which has it
 
         several = answers(
@@ -51,10 +52,10 @@ def handle_several(message: Message, context: Context) -> Message:
     return Message(records, reply_to=message)
 
 
-def refuse_idle_mods(mods: Iterable[object]) -> None:
-    """Refuse to work under a mod that would seem to protect. Raises ConfigError naming it."""
+def refuse_mods_without_effect(mods: Iterable[object]) -> None:
+    """Raise ConfigError if a mod is installed that seems to protect messages and does not."""
     for mod in mods:
-        if (name := getattr(mod, "__name__", type(mod).__name__)) in IDLE_MODS:
+        if (name := getattr(mod, "__name__", type(mod).__name__)) in MODS_WITHOUT_EFFECT:
             raise ConfigError(
                 f"{name}: Flower's mod does nothing to this app's messages, so it protects "
                 "nothing: take it out of the ClientApp, and set privacy.sums=masked"
@@ -62,7 +63,7 @@ def refuse_idle_mods(mods: Iterable[object]) -> None:
 
 
 def _answer(message: Message, context: Context) -> RecordDict:
-    refuse_idle_mods(app._mods)
+    refuse_mods_without_effect(app._mods)
     origin, request, payloads = flower_records.read_request(message.content)
     try:
         if (worker := worker_for(context)) is not None:

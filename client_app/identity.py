@@ -1,7 +1,7 @@
-"""Which site a node is: by its number, or by its name among those that the preset agrees upon.
+"""Which site a node is: by its number, or by its name among the names in the preset.
 
-A name's number is its place in `data.sites`: known before anybody has met, and so the same whoever
-comes first, comes late or comes back, in every run and every driver.
+The number of a named site is its place in `data.sites`. So a site has the same number in every run
+and every driver, whether it comes first, comes late or comes back.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import Scalar
 
 NUMBER, NODES = "partition-id", "num-partitions"
-"""Node config of a simulated node, and nothing else: its number, and how many nodes there are."""
+"""Keys of a simulated node's config, which has no others: its number and the number of nodes."""
 
 
 def who_am_i(
@@ -26,9 +26,9 @@ def who_am_i(
 ) -> tuple[int, Place | None]:
     """Return the number of the site that a node is, and where its own data lie.
 
-    asked: the site that a task is for; a node that stands for it is that site. The place is None
-    where the data are not its own, and where a simulated site finds them below `data.root`. Raises
-    ConfigError where the node config is no site of the preset.
+    asked: the number of the site that a task is for. A node that stands for several sites answers
+    as that one. The place is None if the site has no data of its own, and if a simulated site finds
+    them below `data.root`. Raises ConfigError if the node config names no site of the preset.
     """
     name, data = node_config.get("site-name", ""), node_config.get("data-path", "")
     if name == data == "":
@@ -59,8 +59,8 @@ def who_am_i(
 def stands_for(node_config: Mapping[str, Scalar], experiment: Experiment) -> Sequence[int]:
     """Return the numbers of all sites that a node stands for.
 
-    Flower's simulation tells its N nodes how many they are, two where nobody says otherwise: they
-    stand for all K sites, node p for p, p + N, ... Every other node is one site.
+    Flower's simulation tells each of its N nodes what N is. Together they stand for all K sites:
+    node p for the sites p, p + N, p + 2 N, ... Every other node is one site.
     """
     number, nodes = node_config.get(NUMBER), node_config.get(NODES)
     if not isinstance(number, int):
@@ -73,24 +73,25 @@ def stands_for(node_config: Mapping[str, Scalar], experiment: Experiment) -> Seq
 def simulated_here(node_config: Mapping[str, Scalar]) -> bool:
     """Whether this process answers as a node of Flower's simulation, and not as a real site.
 
-    Two things must agree, neither of which a run can change: the node config is the one that the
-    simulation makes, with nothing beside it, and the process is one of Ray's. The config alone
-    would not do, since people start SuperNodes with the same two numbers.
+    Two conditions must hold, and a run can change neither: the node config has exactly the keys
+    that the simulation gives, and the process is one of Ray's. The config alone does not suffice,
+    since people start SuperNodes with the same two keys.
     """
     return node_config.keys() == {NUMBER, NODES} and in_ray()
 
 
 def in_ray() -> bool:
-    """Whether this process is connected to Ray, by which Flower's simulation runs its nodes."""
+    """Whether this process is connected to Ray, which runs the nodes of Flower's simulation."""
     ray = sys.modules.get("ray")  # Ray's own processes have it; others need not import it
     return ray is not None and bool(ray.is_initialized())
 
 
 def check_unchanged(note: Path, data: SiteData) -> None:
-    """Check that a site's own data are those that this run began with, by the note of it there.
+    """Check that a site's own data are those with which it began this run.
 
-    Images that came since would move others between training and testing. The digest stays at the
-    site. Raises DataError where the data are others, StoreError where the disk refuses.
+    note: file with the digest of those data; the first call writes it. The digest stays at the
+    site. New images would move other images between the training and the test part. Raises
+    DataError if the data have changed, StoreError if the disk refuses.
     """
     if not note.exists():
         write_atomic(note, data.digest.encode(), durable=True)

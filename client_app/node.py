@@ -1,4 +1,4 @@
-"""From a Flower node to a site: which one it is, its data and stores, and may it take part."""
+"""Open the site that a Flower node is, with its data and stores, if it may take part in a run."""
 
 import logging
 import os
@@ -28,21 +28,20 @@ from fedapp.protocol.store import ModelStore
 from fedapp.site.federation import Keeps, federation_of
 from fedapp.site.mask_identity import SIGNING_KEY, registered
 from fedapp.site.masked_sums import JOURNAL, Summing
-from fedapp.site.policy import KEY as SITE_FOLDER
-from fedapp.site.policy import NO_TERMS, SitePolicy
+from fedapp.site.policy import NO_TERMS, SITE_FOLDER, SitePolicy
 from fedapp.site.privacy_budget import RELEASED
-from fedapp.site.protected_sums import withheld
+from fedapp.site.protected_sums import errors_withheld
 from fedapp.site.rollback_guard import Head
 from fedapp.site.site import SiteClient
 
 log = logging.getLogger("flwr")
 
-AGAIN = "begin another run"
-"""What can be done where what counts a run's sums or releases is lost."""
-SUMS = ".masked-sums"
-"""Folder of the journals of masked sums, by run; no run's own folder is called so."""
+BEGIN_AGAIN = "begin another run"
+"""The remedy if the file that counts a run's masked sums or noisy releases is lost."""
+SUMS_FOLDER = ".masked-sums"
+"""Folder of the journals of masked sums. No run can have this name."""
 BUSY_S = 5.0
-"""Seconds to wait for an earlier task of the same site."""
+"""How long a task waits for an earlier task of the same site to end."""
 
 
 def open_site(
@@ -57,12 +56,13 @@ def open_site(
     """Return the site that this node is, for the server's run, and its folder.
 
     run_config: preset and overrides of the run. node_config: what this node was started with.
-    settings: the server's, where the message carries them. policy: what the site allows; `allowed`
-    is called when it does, before data are read. asked: the site that a task is for. Raises
-    TermError where it does not allow the run, ConfigError when the server runs other code or
-    another experiment, with the difference, and OwnDataError where the site's data cannot be used.
+    settings: the server's settings, if the message carries them. policy: what the site allows;
+    `allowed` is called as soon as the policy allows the run, before data are read. asked: the
+    number of the site that a task is for. Raises TermError if the site does not allow the run,
+    ConfigError if the server runs other code or another experiment (it names the difference), and
+    OwnDataError if the site's data cannot be used.
     """
-    place = _own_place(node_config)
+    place = _store_root(node_config)
     experiment = policy.experiment(run_config, origin, place is not None)
     _check(origin, experiment, settings)
     allowed()
@@ -77,7 +77,7 @@ def open_site(
     run = folder_of(place or out_root(experiment), origin.run, origin.identity)
     folder, kept = run / "sites" / f"site-{number}", run / "models"
     if place is not None and experiment.runtime.models:
-        # Not below the place's folder of the run, which may be emptied.
+        # Elsewhere than the run's other files here, which a person may delete after the run.
         kept = folder_of(place / "models", origin.run, origin.identity)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,19 +88,19 @@ def open_site(
     store = _pool(run / "pool") if shares else ModelStore(folder / "models")
     protects = experiment.protection is not None
     own_images = protects and data is not None
-    with withheld(own_images):
+    with errors_withheld(own_images):
         federation = federation_of(experiment, {number: data} if data else {})
     keeps = Keeps(kept, origin.run) if experiment.runtime.models else None
     summing = released = None
     if not simulated_here(node_config):
-        # No setting of a run may move what counts its sums and releases.
+        # These files count a run's masked sums and releases: no setting of the run may move them.
         own = policy.folder or place or runs_root()
         if experiment.privacy.masked:
             summing = _summing(experiment, number, origin, node_config, policy, own)
         if experiment.privacy.epsilon:
             which = f"releases {origin.run} {origin.identity} {number}"
-            released = Head(own, which, folder / "privacy" / RELEASED, AGAIN)
-    with withheld(own_images):
+            released = Head(own, which, folder / "privacy" / RELEASED, BEGIN_AGAIN)
+    with errors_withheld(own_images):
         site = federation.site(
             number,
             experiment,
@@ -113,7 +113,8 @@ def open_site(
         )
         if experiment.data.name == OWN:
             check_unchanged(folder / "data.sha256", site.data)
-    features = place / "features" if place else None  # of any run: an encoder is an encoder
+    # One folder for all runs: what a frozen encoder says of an image depends on no run.
+    features = place / "features" if place else None
     shown = policy.shown(site.data, protects)
     return replace(site, data=shown, features=features, released=released), folder
 
@@ -128,7 +129,7 @@ def _summing(
 ) -> Summing:
     """Return a real site's part in masked sums. own: a folder that no run can choose.
 
-    Raises ConfigError where the run names no members, and as `registered` does.
+    Raises ConfigError if the run names no members, and as `registered` does.
     """
     if not experiment.privacy.members:
         raise ConfigError(
@@ -138,10 +139,11 @@ def _summing(
         )
     key, vouched = _signing_key(node_config), policy.terms.vouched
     member = registered(experiment, number, origin, key, vouched)
-    # By the identity alone, whatever name a run has: another journal would do a sum once more.
+    # The journal is named by identity and key, not by the run's name: under another name the site
+    # would begin another journal, and would do the same sum a second time.
     which = f"{origin.identity}/{fingerprint(member.signer.public)[:16]}"
-    root = own / SUMS / which
-    return Summing(member, root, Head(own, f"masked sums {which}", root / JOURNAL, AGAIN))
+    root = own / SUMS_FOLDER / which
+    return Summing(member, root, Head(own, f"masked sums {which}", root / JOURNAL, BEGIN_AGAIN))
 
 
 def _signing_key(node_config: Mapping[str, Scalar]) -> Path:
@@ -156,18 +158,19 @@ def _signing_key(node_config: Mapping[str, Scalar]) -> Path:
 
 
 def policy_of(node_config: Mapping[str, Scalar]) -> SitePolicy:
-    """Return the word of the site that this node is: its terms and its record."""
+    """Return the policy of the site that this node is: its terms and its record."""
     folder = node_config.get(SITE_FOLDER, "")
     no_terms = node_config.get(NO_TERMS, False) is True or simulated_here(node_config)
     return SitePolicy(Path(str(folder)) if folder else None, no_terms)
 
 
 @contextmanager
-def alone(site: SiteClient, folder: Path) -> Iterator[None]:
-    """Let one task at a time use a site's stores.
+def locked(site: SiteClient, folder: Path) -> Iterator[None]:
+    """Hold a lock, so that only one task at a time uses a site's stores.
 
-    After a deadline the server goes on while the site may still be at work; in simulation Flower
-    then runs the next task beside it. Raises RunError where the earlier one does not end.
+    After a deadline the server goes on although the site may still be at work; in a simulation
+    Flower then runs the next task at the same time. Raises RunError if the earlier task does not
+    end within `BUSY_S`.
     """
     lock = FileLock(folder / "busy.lock")
     try:
@@ -207,10 +210,10 @@ def _code() -> tuple[str, str]:
     return path, code
 
 
-def _own_place(node_config: Mapping[str, Scalar]) -> Path | None:
-    """Where this node was told to keep its stores; None: where runs are kept.
+def _store_root(node_config: Mapping[str, Scalar]) -> Path | None:
+    """Return where this node was told to keep its stores; None: in the folder of the run.
 
-    There it may find the server's pool, when both are on one machine, and then needs no copy.
+    In the run's folder it finds the server's pool if both are on one machine, and needs no copies.
     """
     place = node_config.get("store-path") or os.environ.get("FEDAPP_SITES")
     return Path(str(place)) if place else None
@@ -218,5 +221,5 @@ def _own_place(node_config: Mapping[str, Scalar]) -> Path | None:
 
 @lru_cache(maxsize=1)
 def _pool(root: Path) -> ModelStore:
-    """Open the server's pool once a process, so that the sites in it share what was read."""
+    """Open the server's pool once in a process, so that its sites share the models read."""
     return ModelStore(root)

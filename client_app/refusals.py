@@ -1,4 +1,4 @@
-"""What went wrong with a request: a line in the node's log and an answer to the server."""
+"""Turn an error of a request into a line of the node's log and an answer for the server."""
 
 import logging
 from functools import lru_cache
@@ -10,7 +10,7 @@ log = logging.getLogger("flwr")
 
 
 def refusal_of(error: Exception) -> Incoming:
-    """Log the error, with its traceback where it is none of ours, and return the refusal."""
+    """Log an error, with its traceback unless it is a FedAppError, and return the refusal."""
     if isinstance(error, FedAppError):
         _say_once(one_line(error))
     else:
@@ -21,5 +21,5 @@ def refusal_of(error: Exception) -> Incoming:
 
 @lru_cache(maxsize=256)
 def _say_once(reason: str) -> None:
-    """Log a reason once a process: in simulation a hundred sites may lack the same file."""
+    """Log a reason once in a process: in a simulation a hundred sites may lack the same file."""
     log.error("%s", reason)

@@ -1,4 +1,4 @@
-"""Flower's ServerApp: configuration in, rounds, result out."""
+"""Flower's ServerApp: it reads the run-config and runs the experiment that this describes."""
 
 import logging
 
@@ -34,10 +34,10 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _say_once(error: FedAppError, run_id: int) -> None:
-    """Log the error in a line; drop Flower's own record of it, which is a long traceback.
+    """Log the error in one line, and suppress Flower's own report of it, which is a long traceback.
 
-    And how a program finds out: what shows the log (`flwr.cli.log.start_stream`, 1.41) does not
-    look at how the run ended.
+    A second line says how a program can find out that the run failed: the command that shows the
+    log (`flwr.cli.log.start_stream` of Flower 1.41) ends with code 0 however the run ended.
     """
     log.error("%s", error)
     log.error(

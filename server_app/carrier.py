@@ -26,15 +26,17 @@ from fedapp.protocol.messages import (
 from fedapp.protocol.pool_key import make_key
 from fedapp.server.assembly import Assembly
 from fedapp.server.phases import Fetch
-from server_app.node_registry import Introductions
-from server_app.transport import AT_ONCE, NOT_SENT, Post, parsed
+from server_app.node_registry import NodeRegistry
+from server_app.transport import MAX_POOL_MESSAGES, NOT_SENT, GridTransport, parsed
 
-MOST_TASKS, MESSAGES = 64, 4
-"""Tasks in one message at most: a message of Flower's costs as much as 10 to 20 tiny sites. A node
-gets at least so many messages, or one for each task: whoever is free first takes the next."""
+MAX_TASKS, MIN_MESSAGES = 64, 4
+"""Most tasks in one message, and fewest messages to a node in a phase (unless it has fewer tasks).
+Several tasks share a message because one of Flower's messages costs as much time as 10 to 20 tiny
+sites. A node gets several messages so that its processes stay busy: each takes the next when it is
+free."""
 
-Lot = Sequence[Outgoing]
-"""Tasks that go in one message, at least one."""
+TaskBatch = Sequence[Outgoing]
+"""The tasks of one message: at least one, all for sites of the same node."""
 
 
 class GridCarrier:
@@ -47,9 +49,9 @@ class GridCarrier:
         key = make_key(run.folder.pool_root)
         self._origin = replace(origin, pool=digest_of(key.encode()))
         self._store, self._settings = run.store, run.experiment
-        self._post = Post(grid, run.experiment.rounds.deadline_s)
-        self.sites = Introductions(
-            self._post,
+        self._transport = GridTransport(grid, run.experiment.rounds.deadline_s)
+        self.sites = NodeRegistry(
+            self._transport,
             run.experiment,
             flower_records.write_request(self._origin, Hello(shared_settings(run.experiment)), {}),
             key,
@@ -66,54 +68,55 @@ class GridCarrier:
 
     def newcomers(self) -> Sequence[SiteFacts]:
         """Return the sites whose nodes have come, or come back, since the last call."""
-        return self.sites.since()
+        return self.sites.newcomers()
 
     def leave_out(self, site: int) -> None:
-        """Have a site's node asked again at a later call of `newcomers`."""
+        """Forget a site's node, so that a later call of `newcomers` asks the node again."""
         self.sites.leave_out(site)
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterator[tuple[int, Incoming]]:
-        """Push a phase's tasks, yield answers as they come, stop at the deadline.
+        """Push a phase's tasks, yield the answers as they come, and stop at the deadline.
 
-        They go in one push where `runtime.in_flight_mib` allows, else as answers make room.
+        All tasks are pushed at once if `runtime.in_flight_mib` has room for their models; otherwise
+        the next tasks follow when answers have come.
         """
         limit = self._models_at_once(outbox)
-        declined = {out.task.site: self._declines(out.task) for out in outbox}
-        queue = deque(self._lots([out for out in outbox if not declined[out.task.site]]))
+        declined = {out.task.site: self._reason_to_skip(out.task) for out in outbox}
+        queue = deque(self._batches([out for out in outbox if not declined[out.task.site]]))
         lost = [(out.task, why) for out in outbox if (why := declined[out.task.site])]
-        flying = dict[int, Lot]()
+        flying = dict[int, TaskBatch]()
 
         def more() -> list[Message]:
             messages: list[Message] = []
             while not messages and (wave := self._wave(queue, list(flying.values()), limit)):
-                for lot in wave:
+                for batch in wave:
                     try:
-                        messages.append(self._message(lot, fetch))
-                    except StoreError as error:  # a damaged content, which only its sites need
+                        messages.append(self._message(batch, fetch))
+                    except StoreError as error:  # a damaged content: only its own sites are skipped
                         why = f"the server lost a model it needs: {error}"
-                        lost.extend((out.task, why) for out in lot)
+                        lost.extend((out.task, why) for out in batch)
                     else:
-                        flying[id(messages[-1])] = lot
+                        flying[id(messages[-1])] = batch
             return messages
 
-        for message, reply in self._post.replies(more, deadline_s):
-            lot = flying.pop(id(message))
+        for message, reply in self._transport.replies(more, deadline_s):
+            batch = flying.pop(id(message))
             if reply is None:
-                yield from ((out.task.site, _unsent(out.task, NOT_SENT)) for out in lot)
+                yield from ((out.task.site, _not_sent(out.task, NOT_SENT)) for out in batch)
                 continue
-            for out, incoming in zip(lot, self._read(lot, reply), strict=True):
-                self._noted(message.metadata.dst_node_id, out.task, incoming)
+            for out, incoming in zip(batch, self._read(batch, reply), strict=True):
+                self._note_refusal(message.metadata.dst_node_id, out.task, incoming)
                 yield out.task.site, incoming
         for task, reason in lost:
-            yield task.site, _unsent(task, reason)
+            yield task.site, _not_sent(task, reason)
         for out in chain.from_iterable(queue):
-            yield out.task.site, _unsent(out.task, "not sent: the round's time was over")
+            yield out.task.site, _not_sent(out.task, "not sent: the round's time was over")
 
-    def _lots(self, outbox: Sequence[Outgoing]) -> Iterator[Lot]:
-        """Cut tasks into what goes in one message: one, or several for a node of many sites."""
-        nodes, near = self.sites.nodes, self.sites.neighbours
+    def _batches(self, outbox: Sequence[Outgoing]) -> Iterator[TaskBatch]:
+        """Group tasks into messages: one task each, or several for a node that simulates many."""
+        nodes, near = self.sites.nodes, self.sites.sharing_pool
         several = {node for node, sites in Counter(nodes.values()).items() if sites > 1}
         of_node = defaultdict[int, list[Outgoing]](list)
         for out in outbox:
@@ -122,22 +125,25 @@ class GridCarrier:
                 of_node[node].append(out)
             else:
                 yield (out,)
-        lots = []
+        batches = []
         for tasks in of_node.values():
-            size = max(1, min(MOST_TASKS, len(tasks) // MESSAGES))
-            lots.append([tasks[at : at + size] for at in range(0, len(tasks), size)])
-        yield from filter(None, chain.from_iterable(zip_longest(*lots)))  # each node in its turn
+            size = max(1, min(MAX_TASKS, len(tasks) // MIN_MESSAGES))
+            batches.append([tasks[at : at + size] for at in range(0, len(tasks), size)])
+        yield from filter(
+            None, chain.from_iterable(zip_longest(*batches))
+        )  # one message for each node, in turns
 
-    def _noted(self, node: int, task: Task, incoming: Incoming) -> None:
-        """Note a refusal that lasts."""
+    def _note_refusal(self, node: int, task: Task, incoming: Incoming) -> None:
+        """Note why a site refuses to train, where that will not change during the run."""
         answer = incoming.answer
         if isinstance(answer, Refusal) and answer.lasting and task.action != EVALUATE:
             self._declined[task.site] = answer.reason, self.sites.signed_on(node)
 
-    def _declines(self, task: Task) -> str:
-        """Return why a site is not asked for a task: it has declined one in this run for good.
+    def _reason_to_skip(self, task: Task) -> str:
+        """Return why a site is not asked to do a task; empty if it is asked.
 
-        It still measures models. When its node signs on anew it is asked again.
+        A site whose refusal lasts is not asked again to train, only to evaluate. When its node
+        connects anew, the refusal is forgotten.
         """
         if task.action == EVALUATE or task.site not in self._declined:
             return ""
@@ -148,24 +154,29 @@ class GridCarrier:
         return f"not asked again: {why}"
 
     def _models_at_once(self, outbox: Sequence[Outgoing]) -> int:
-        """Return how many models `runtime.in_flight_mib` has room for."""
+        """Return how many models of the size of the largest fit into `runtime.in_flight_mib`."""
         digests = {digest for out in outbox for digest in (out.task.own.digest, *out.attach)}
         known = [self._store.size(digest) for digest in digests if self._store.has(digest)]
         return self._settings.runtime.in_flight_mib * 2**20 // max(known, default=1)
 
-    def _wave(self, queue: deque[Lot], flying: Iterable[Lot], limit: int) -> list[Lot]:
-        """Take from the queue what there is room for beside what is under way; one, if nothing is.
+    def _wave(
+        self, queue: deque[TaskBatch], flying: Iterable[TaskBatch], limit: int
+    ) -> list[TaskBatch]:
+        """Take from the queue the batches that there is room for beside those under way.
 
-        A model that goes to several sites counts once; each task brings one back.
+        limit: most models under way. A model that goes to several sites counts once, and each task
+        brings one model back. If nothing is under way, at least one batch is taken.
         """
         under_way = list(flying)
-        away = [lot[0] for lot in under_way if lot[0].task.site not in self.sites.neighbours]
+        away = [
+            batch[0] for batch in under_way if batch[0].task.site not in self.sites.sharing_pool
+        ]
         models = {digest for out in away for digest in out.attach}
-        back, near, wave = len(away), len(under_way) - len(away), list[Lot]()
+        back, near, wave = len(away), len(under_way) - len(away), list[TaskBatch]()
         while queue:
-            if (first := queue[0][0]).task.site in self.sites.neighbours:
+            if (first := queue[0][0]).task.site in self.sites.sharing_pool:
                 near += 1
-                if near > AT_ONCE:
+                if near > MAX_POOL_MESSAGES:
                     break
             else:
                 models |= set(first.attach)
@@ -175,28 +186,28 @@ class GridCarrier:
             wave.append(queue.popleft())
         return wave
 
-    def _message(self, lot: Lot, fetch: Fetch) -> Message:
-        """Return tasks as a message, with the contents that a site can neither hold nor read."""
-        out, *others = lot
-        if others:  # all of neighbours
-            heads = flower_records.pack_tasks(self._origin, [one.head for one in lot])
-            return self._post.message(self.sites.nodes[out.task.site], "train.lot", heads)
-        travels = () if out.task.site in self.sites.neighbours else out.attach
+    def _message(self, batch: TaskBatch, fetch: Fetch) -> Message:
+        """Return tasks as a message, with the contents that the site neither holds nor can read."""
+        out, *others = batch
+        if others:  # their sites share the pool, so that no content travels
+            heads = flower_records.pack_tasks(self._origin, [one.head for one in batch])
+            return self._transport.message(self.sites.nodes[out.task.site], "train.lot", heads)
+        travels = () if out.task.site in self.sites.sharing_pool else out.attach
         payloads = {digest: fetch(digest) for digest in travels}
         records = flower_records.pack_request(self._origin, out.head, payloads)
-        return self._post.message(self.sites.nodes[out.task.site], "train.task", records)
+        return self._transport.message(self.sites.nodes[out.task.site], "train.task", records)
 
-    def _read(self, lot: Lot, reply: Message) -> Iterator[Incoming]:
-        """Parse the answers to tasks."""
-        for out, incoming in zip(lot, parsed(reply, len(lot)), strict=True):
+    def _read(self, batch: TaskBatch, reply: Message) -> Iterator[Incoming]:
+        """Yield the answer to each task of a message."""
+        for out, incoming in zip(batch, parsed(reply, len(batch)), strict=True):
             answer = incoming.answer
-            if isinstance(answer, Reply) and out.task.site in self.sites.neighbours:
+            if isinstance(answer, Reply) and out.task.site in self.sites.sharing_pool:
                 yield self._with_upload(out.task, answer, incoming.head_bytes)
             else:
                 yield incoming
 
     def _with_upload(self, task: Task, reply: Reply, head_bytes: int) -> Incoming:
-        """Read a neighbour's new contents where it put them: in the pool."""
+        """Return a reply with its new contents, which a site that shares the pool has put there."""
         try:
             uploads = reply.uploads(task.own.digest)
             payloads = {digest: self._store.get(digest) for digest in uploads.values()}
@@ -205,5 +216,5 @@ class GridCarrier:
         return Incoming(reply, payloads, head_bytes)
 
 
-def _unsent(task: Task, reason: str) -> Incoming:
+def _not_sent(task: Task, reason: str) -> Incoming:
     return Incoming(Refusal(task.site, task.round, one_line(reason)), sent=False)

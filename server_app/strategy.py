@@ -1,8 +1,8 @@
-"""The Flower strategy: every site keeps a model of its own, and chooses whose it learns from.
+"""The Flower strategy: it runs the project's own rounds over Flower's grid.
 
-The model pool, the update records and the requests for helpers are the engine's
-(`fedapp.server.engine`), which has its own rounds: Flower's presume one global model. So `start`
-runs the engine over the grid, and Flower's steps of a round have nothing to do.
+Flower's rounds presume one global model, which most methods here do not have: a site may keep a
+model of its own and choose from which sites it learns. So `start` runs the engine
+(`fedapp.server.engine`), and the steps of Flower's own rounds have nothing to do.
 """
 
 import logging
@@ -35,7 +35,7 @@ class PoolStrategy(Strategy):
     def start(  # type: ignore[override]  # Flower's arguments describe one global model
         self, grid: Grid
     ) -> Result:
-        """Run the experiment; `outcome` then holds the summary. Flower's result stays empty."""
+        """Run the experiment. Its summary is then in `outcome`; Flower's own result stays empty."""
         self.summary()
         carrier_of = partial(GridCarrier, grid, self._origin)
         self.outcome = carry_out(

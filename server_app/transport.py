@@ -1,7 +1,8 @@
 """Messages pushed to nodes and polled for, through Flower's grid.
 
-A registered node can have Flower raise while it sends or fetches: it confirms a message before all
-of it is there, or answers with pieces that make up no message. That costs this node its turn.
+A registered node can make Flower raise an exception while the server sends or fetches: the node
+confirms a message before all of it has arrived, or answers with pieces that make up no message.
+Then only this node loses its turn, and the run goes on.
 """
 
 import logging
@@ -21,23 +22,26 @@ from fedapp.protocol import flower_records
 from fedapp.protocol.messages import Incoming, Refusal
 
 FIRST_POLL_S, LAST_POLL_S = 0.02, 1.0
-"""Polling starts fast and slows down while nothing comes."""
+"""Shortest and longest pause between two polls; the pause doubles while nothing comes."""
 
-AT_ONCE = max(16, 4 * (os.cpu_count() or 1))
-"""Messages under way to sites on the server's own machine: enough for all its cores. Flower's
-simulation looks through all messages again for every node. With 1,000 messages under way to as many
-nodes it does nothing else: 10 messages a minute instead of 2,000."""
+MAX_POOL_MESSAGES = max(16, 4 * (os.cpu_count() or 1))
+"""Most messages under way to sites that share the server's pool, and so its machine: enough for all
+its cores. Flower's simulation looks through all messages again for every node. With 1,000 messages
+under way to as many nodes it does nothing else: 10 messages a minute instead of 2,000."""
 
 NOT_SENT = "not sent; is the node gone?"
-"""Of a message that Flower did not take."""
+"""The reason that is given for a message which Flower did not accept."""
 
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Post:
-    """ttl: seconds after which Flower gives up a message that has no time of its own."""
+class GridTransport:
+    """Sends messages through Flower's grid and polls for the replies.
+
+    ttl: seconds after which Flower drops a message, where `message` is given no time of its own.
+    """
 
     grid: Grid
     ttl: float
@@ -54,9 +58,10 @@ class Post:
     ) -> Iterator[tuple[Message, Message | None]]:
         """Push messages and poll for their replies until all came or the time is over.
 
-        more: returns the messages to push next; it is asked again after each poll. Yields each
-        message with its reply, or with None where Flower did not take the message. The message
-        tells which node it was: a reply that Flower makes up for a lost node does not.
+        more: returns the messages to push next; it is called again after each poll. Yields each
+        message with its reply, or with None where Flower did not accept the message. Only the
+        message says which node it was sent to: the error reply that Flower makes for a lost node
+        does not.
         """
         end, pause = time.monotonic() + deadline_s, FIRST_POLL_S
         pending: dict[str, Message] = {}
@@ -77,14 +82,16 @@ class Post:
                 del pending[asked.metadata.message_id]
                 yield asked, reply
             pause = FIRST_POLL_S if replies else min(2 * pause, LAST_POLL_S)
-            if pending:  # with many under way, looking must leave time for their answers to arrive
+            if (
+                pending
+            ):  # polling for many replies takes long: leave as much time for them to arrive
                 time.sleep(min(max(pause, took), max(end - time.monotonic(), 0)))
 
     def push(self, messages: list[Message]) -> tuple[dict[str, Message], list[Message]]:
-        """Send messages; return those that Flower took, by their ids, and the others.
+        """Send messages; return those that Flower accepted, by their ids, and the others.
 
-        Each goes by itself: of several that go at once, one that fails takes the others along. What
-        they have in common is still sent once.
+        Each message is pushed by itself: if several were pushed together, one that fails would make
+        the others fail too. Content that they share is still sent only once.
         """
         taken, refused = dict[str, Message](), list[Message]()
         for message in messages:
@@ -100,10 +107,10 @@ class Post:
         return taken, refused
 
     def pull(self, pending: dict[str, Message]) -> list[tuple[Message, Message]]:
-        """Look once for replies to these messages; return each message with its reply, once.
+        """Poll once for replies to these messages; return each message that has one, with it.
 
-        Each is looked for by itself: where several are, Flower forgets all of them before it reads
-        the first, so that one that cannot be read would take the others along.
+        Each reply is fetched by itself: if several were fetched together, Flower would forget all
+        of them before it reads the first, and one that cannot be read would lose the others.
         """
         found = list[tuple[Message, Message]]()
         for number, asked in pending.items():
@@ -112,7 +119,7 @@ class Post:
                 by_question = {reply.metadata.reply_to_message_id: reply for reply in replies}
             except httpx.HTTPError:  # the SuperLink is gone
                 raise
-            except Exception as error:  # whatever Flower's parsers raise at a node's bytes
+            except Exception as error:  # Flower's parsers raise many kinds for a node's bytes
                 reason = f"the answer's pieces make up no message: {one_line(repr(error))}"
                 by_question = {number: Message(Error(ErrorCode.UNKNOWN, reason), reply_to=asked)}
             if number in by_question:
@@ -121,9 +128,10 @@ class Post:
 
 
 def parsed(reply: Message, number: int | None = 1) -> list[Incoming]:
-    """Parse any reply to so many tasks; None: to a first question, which may bring several answers.
+    """Return the answers in a reply. What cannot be read becomes a refusal, as does Flower's error.
 
-    What cannot be read, or Flower's own error, becomes a refusal of each.
+    number: how many tasks the message had; each of them gets an answer. None: the message asked a
+    node who it is, which may bring several answers.
     """
     if reply.has_error():
         reason = " ".join(one_line(reply.error.reason).split())[:400]

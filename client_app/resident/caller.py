@@ -1,9 +1,10 @@
-"""The message's side of the resident worker: find it, start it, ask it, end it.
+"""The caller's side of the resident worker: find it, start it, ask it and end it.
 
-On a SuperNode every message gets a new process, which spends seconds on importing torch and loads
-data and model anew. So the first message starts a worker that stays, and later ones ask it over a
-Unix socket. It belongs to one node, one code, one set of settings; see `worker.py` for its own
-side, `lease.py` for how long it lives. Nothing here imports torch.
+On a SuperNode every message gets a new process, which would spend seconds on importing torch and
+would load data and model anew. So the process of the first message starts a worker that stays, and
+the processes of later messages ask it over a Unix socket. A worker belongs to one node, one version
+of the code and one set of settings. `worker.py` is its own side, and `lease.py` says how long it
+lives. Nothing here imports torch.
 """
 
 import hashlib
@@ -37,19 +38,19 @@ from fedapp.protocol.messages import Origin, Request
 log = logging.getLogger("flwr")
 
 IDLE_KEY = "worker-idle-s"
-"""Node config: seconds that a worker waits for the next message before it ends; 0: no worker."""
+"""Key of the node config: seconds without a message after which a worker ends; 0: no worker."""
 IDLE_S = 600.0
 MAX_IDLE_S = 1e6
-"""Eleven days: what the kernel's timers hold, and more than a worker should wait."""
+"""Eleven days: no kernel timer overflows, and no worker should wait longer."""
 BUSY_S = 5.0
-"""Seconds to wait while another message's process has the worker."""
+"""Seconds to wait while the process of another message uses the worker."""
 START_S = 120.0
 """Seconds that a worker may take to import torch, on a machine that is busy."""
 READY_S = 10.0
-"""Seconds in which a worker that waits for messages says whether it may take one."""
+"""Seconds in which an idle worker must answer whether it may take a message."""
 
 _LONGEST_PATH = 107
-"""Bytes: what a socket's address holds on Linux."""
+"""Most bytes in the path of a Unix socket on Linux."""
 _COMMAND = (sys.executable, "-P", "-m", "client_app.resident.worker")
 """-P: never import from the folder that the SuperNode happened to be started in."""
 
@@ -60,9 +61,11 @@ class NoWorker(FedAppError):
 
 @dataclass(frozen=True)
 class Worker:
-    """Where a node's worker is found, what it must be, and how one is started.
+    """Where a node's worker listens, and how one is started.
 
-    key: a worker with another one was started for other code or settings, or another SuperNode.
+    key: hash of code, settings and SuperNode. A worker that was started with another key is
+    replaced. node: the node's and the run's config, which go with every request. launcher: the
+    process that started this one.
     """
 
     folder: Path
@@ -75,19 +78,20 @@ class Worker:
 
     @property
     def socket(self) -> Path:
-        """The socket on which it listens."""
+        """The socket on which the worker listens."""
         return self.folder / f"{self.name}.sock"
 
     @property
     def lock(self) -> Path:
-        """Held by the message's process that asks or starts it, and to remove the socket."""
+        """Locked by the process that asks or starts the worker, and to remove the socket."""
         return self.folder / f"{self.name}.lock"
 
 
 def worker_for(context: Context) -> Worker | None:
-    """Return the worker of a node; None where this process is not one that needs it.
+    """Return the worker of a node; None if this process needs none.
 
-    Raises ConfigError on a `worker-idle-s` that is no time, NoWorker where a worker cannot be.
+    Raises ConfigError if `worker-idle-s` is no number of seconds, NoWorker if no worker can run
+    here.
     """
     if (parent := launcher()) is None:
         return None
@@ -121,39 +125,41 @@ def ask(
 ) -> tuple[bytes, dict[str, bytes]]:
     """Return a worker's answer, encoded, and the contents that go with it.
 
-    The first request starts a worker, and so does one after its end. The answer is checked and
-    passed on as it came: its text is part of what a run records of its traffic.
+    If no worker is running, one is started. The answer is checked and then passed on unchanged:
+    its bytes are part of the traffic that a run records.
 
-    Raises NoWorker where there is none that answers: it died at work or cannot be started. Raises
-    RunError where it takes longer than `limit_s`, after ending it, and where another message's
-    process does not leave it.
+    Raises NoWorker if the worker died at work or cannot be started. Raises RunError if the answer
+    takes longer than `limit_s`, after ending the worker, and if the process of another message
+    keeps using it.
     """
     end = time.monotonic() + limit_s
     heads = {"origin": encode(origin), "message": encode(request)}
-    with _alone(worker), _line(worker, end) as line:
+    with _exclusive(worker), _connected(worker, end) as connected:
         try:
-            send(line.connection, Frame(worker.node, {**heads, **payloads}), end)
-            frame = receive(line.connection, end)
+            send(connected.connection, Frame(worker.node, {**heads, **payloads}), end)
+            frame = receive(connected.connection, end)
             contents = dict(frame.blobs)
             decode_answer(message := contents.pop("message", b""))
             return message, contents
         except TimeoutError as error:
-            line.kill()
+            connected.kill()
             raise RunError(
-                f"no answer from the resident worker (process {line.pid}) in {limit_s:.0f} s; it "
-                "was ended and the next request starts another; raise rounds.deadline_s if it was "
-                "at work"
+                f"no answer from the resident worker (process {connected.pid}) in {limit_s:.0f} s; "
+                "it was ended and the next request starts another; raise rounds.deadline_s if it "
+                "was at work"
             ) from error
         except (OSError, ProtocolError) as error:
-            line.kill()
-            raise NoWorker(f"the resident worker (process {line.pid}) failed: {error}") from error
+            connected.kill()
+            raise NoWorker(
+                f"the resident worker (process {connected.pid}) failed: {error}"
+            ) from error
 
 
 @contextmanager
-def _alone(worker: Worker) -> Iterator[None]:
-    """Let one message's process at a time find, start and ask a node's worker.
+def _exclusive(worker: Worker) -> Iterator[None]:
+    """Hold a lock, so that one process at a time finds, starts and asks a node's worker.
 
-    The kernel lets go of the lock when the process ends, however it ends.
+    The kernel releases the lock when the process ends, however it ends.
     """
     lock = FileLock(worker.lock)
     try:
@@ -170,11 +176,11 @@ def _alone(worker: Worker) -> Iterator[None]:
         lock.release()
 
 
-class _Line:
-    """A connection to a worker, and a hold on its process that cannot come to mean another."""
+class _Connection:
+    """A connection to a worker, and a pidfd, which never refers to another process."""
 
     def __init__(self, worker: Worker) -> None:
-        """Connect. Raises OSError where nobody listens, NoWorker where another user does."""
+        """Connect. Raises OSError if nobody listens, NoWorker if another user listens."""
         with ExitStack() as undo:
             self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             undo.callback(self.connection.close)
@@ -186,13 +192,13 @@ class _Line:
             self._process = os.pidfd_open(self.pid)
             undo.callback(os.close, self._process)
             poll = select.poll()
-            poll.register(self.connection, 0)  # POLLHUP is always told
-            if poll.poll(0):  # it has just gone: its number may be another's already
+            poll.register(self.connection, 0)  # POLLHUP is always reported
+            if poll.poll(0):  # it has just ended: its number may already be another process's
                 raise ConnectionRefusedError("the worker has just ended")
             undo.pop_all()
 
     def kill(self) -> None:
-        """End the worker and wait until it has; what it was writing is whole or absent."""
+        """Kill the worker and wait for its end. It leaves no file half written."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
         select.select([self._process], [], [], READY_S)
@@ -204,8 +210,8 @@ class _Line:
 
 
 @contextmanager
-def _line(worker: Worker, end: float) -> Iterator[_Line]:
-    """Yield a line to the worker that there is, or to a new one."""
+def _connected(worker: Worker, end: float) -> Iterator[_Connection]:
+    """Yield a connection to the running worker, or to a new one."""
     try:
         if (found := _reach(worker, end)) is None:
             _start(worker, end)
@@ -218,28 +224,28 @@ def _line(worker: Worker, end: float) -> Iterator[_Line]:
         yield found
 
 
-def _reach(worker: Worker, end: float) -> _Line | None:
-    """Return a line to the worker that there is; None where there is none, or none that fits.
+def _reach(worker: Worker, end: float) -> _Connection | None:
+    """Return a connection to the running worker; None if there is none, or none with this key.
 
-    One that does not fit any more, or does not say in time that it does, has been ended then.
+    A worker that is stale, or does not say in time that it is not, is killed.
     """
     try:
-        line = _Line(worker)
+        connected = _Connection(worker)
     except (FileNotFoundError, ConnectionRefusedError, ProcessLookupError):
-        return None  # none yet, or what one that was killed left
+        return None  # there is no socket yet, or a killed worker has left one behind
     with ExitStack() as undo:
-        undo.callback(line.close)
+        undo.callback(connected.close)
         try:
             soon = min(end, time.monotonic() + READY_S)
-            send(line.connection, Frame({"key": worker.key}), soon)
-            reason = receive(line.connection, soon).head.get("stale")
+            send(connected.connection, Frame({"key": worker.key}), soon)
+            reason = receive(connected.connection, soon).head.get("stale")
         except (OSError, ProtocolError) as error:
             reason = str(error)
         if reason == "":
             undo.pop_all()
-            return line
-        log.info("the resident worker (process %d) is replaced: %s", line.pid, reason)
-        line.kill()
+            return connected
+        log.info("the resident worker (process %d) is replaced: %s", connected.pid, reason)
+        connected.kill()
     return None
 
 
@@ -254,9 +260,9 @@ def _start(worker: Worker, end: float) -> None:
         arguments = [str(worker.socket), str(worker.lock), worker.key, str(worker.idle_s)]
         process = subprocess.Popen(
             [*worker.command, *arguments, *map(str, handed)],
-            stdin=subprocess.DEVNULL,  # what it says goes where this process's words go
+            stdin=subprocess.DEVNULL,  # it inherits stdout and stderr, so its log is the node's
             pass_fds=handed,
-            start_new_session=True,  # Ctrl-C is for the SuperNode, and the worker ends with it
+            start_new_session=True,  # Ctrl-C is for the SuperNode; the worker ends when that does
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
     finally:
@@ -278,11 +284,11 @@ def _start(worker: Worker, end: float) -> None:
 
 
 _STARTED: list[subprocess.Popen[bytes]] = []
-"""Kept because Python warns of a process object that goes while its process stays."""
+"""Kept because Python warns if a process object is deleted while its process still runs."""
 
 
 def _folder() -> Path:
-    """Return the folder for sockets that this user alone can enter. Raises NoWorker."""
+    """Return the folder of sockets, which only this user can enter. Raises NoWorker."""
     folder = Path(tempfile.gettempdir()) / f"fedapp-{os.geteuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

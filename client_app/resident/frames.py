@@ -1,7 +1,8 @@
-"""What travels between a message's process and the resident worker: bytes over a Unix socket.
+"""Frames: what the process of a message and the resident worker send each other by a Unix socket.
 
-A frame is a small JSON head and named blobs. Sizes come first and are checked before anything is
-read; nothing is pickled. Both ends are processes of one user on one machine, which each verifies.
+A frame is a small JSON head and named blobs. Every size is sent first and is checked before the
+bytes are read. Nothing is pickled. Both ends are processes of one user on one machine, and each end
+verifies that.
 """
 
 import json
@@ -15,11 +16,11 @@ from typing import Any
 from fedapp.core.errors import ProtocolError
 
 MAX_HEAD = 2**20
-"""Bytes of the JSON head: the node's and the run's settings and the blobs' names."""
+"""Most bytes of the JSON head: the node's and the run's settings, and the names of the blobs."""
 MAX_BLOBS = 130
-"""The models of one of Flower's messages (`protocol.MAX_MODELS`), and the two texts beside them."""
+"""Most blobs of a frame: the models of one of Flower's messages (`MAX_MODELS`) and two texts."""
 MAX_BLOB = 2**30
-"""Bytes: `wire.MAX_MODEL_BYTES`. Not imported from there: that would take a second."""
+"""Most bytes of a blob: `MAX_MODEL_BYTES` of the protocol, whose import would take a second."""
 
 _MAGIC = b"UMW1"
 _PREFIX = struct.Struct("!4sIH")
@@ -30,64 +31,64 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True)
 class Frame:
-    """A head that JSON can hold, and bytes by name."""
+    """A head of JSON values, and blobs of bytes by name."""
 
     head: Mapping[str, Any]
     blobs: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def send(connection: socket.socket, frame: Frame, end: float) -> None:
-    """Send a frame by the time `end` (of time.monotonic).
+    """Send a frame until the time `end` (of time.monotonic).
 
-    Raises TimeoutError, ConnectionError where the peer is gone, and ProtocolError where the frame
-    is over a limit; nothing is sent then.
+    Raises TimeoutError, ConnectionError if the peer is gone, and ProtocolError if the frame exceeds
+    a limit; then nothing is sent.
     """
     head = json.dumps({"head": frame.head, "names": list(frame.blobs)}).encode()
-    _within(len(head), len(frame.blobs), map(len, frame.blobs.values()))
-    connection.settimeout(_left(end))
+    _check_limits(len(head), len(frame.blobs), map(len, frame.blobs.values()))
+    connection.settimeout(_seconds_left(end))
     connection.sendall(_PREFIX.pack(_MAGIC, len(head), len(frame.blobs)) + head)
     for blob in frame.blobs.values():
-        connection.settimeout(_left(end))
+        connection.settimeout(_seconds_left(end))
         connection.sendall(_SIZE.pack(len(blob)))
         connection.sendall(blob)
 
 
 def receive(connection: socket.socket, end: float) -> Frame:
-    """Read a frame by the time `end` (of time.monotonic).
+    """Read a frame until the time `end` (of time.monotonic).
 
-    Raises TimeoutError, ConnectionError where the peer is gone, and ProtocolError where what comes
-    is no frame or over a limit.
+    Raises TimeoutError, ConnectionError if the peer is gone, and ProtocolError if what comes is no
+    frame or exceeds a limit.
     """
-    magic, size, count = _PREFIX.unpack(_exactly(connection, _PREFIX.size, end))
+    magic, size, count = _PREFIX.unpack(_read_exactly(connection, _PREFIX.size, end))
     if magic != _MAGIC:
         raise ProtocolError("the peer on the worker's socket speaks something else")
-    _within(size, count, ())
+    _check_limits(size, count, ())
     try:
-        head = json.loads(_exactly(connection, size, end))
+        head = json.loads(_read_exactly(connection, size, end))
         inner, names = head["head"], head["names"]
         known = isinstance(inner, dict) and isinstance(names, list)
         for name in names:
-            name.encode()  # a name that no other message could carry is none
+            name.encode()  # refuses lone surrogates, which JSON can hold and UTF-8 cannot
         if not known or len({*names}) != count or len(names) != count:
             raise ValueError("names and blobs do not match")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"the head of a frame cannot be read: {error}") from error
     blobs = {}
     for name in names:
-        [length] = _SIZE.unpack(_exactly(connection, _SIZE.size, end))
-        _within(0, 0, (length,))
-        blobs[name] = _exactly(connection, length, end)
+        [length] = _SIZE.unpack(_read_exactly(connection, _SIZE.size, end))
+        _check_limits(0, 0, (length,))
+        blobs[name] = _read_exactly(connection, length, end)
     return Frame(inner, blobs)
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return process and user of the other end: of a listener, the process that began to listen."""
+    """Return process and user of the other end; of a listener, the process that called listen()."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     pid, user, _group = _PEER.unpack(found)
     return pid, user
 
 
-def _within(head: int, count: int, blobs: Any) -> None:
+def _check_limits(head: int, count: int, blobs: Any) -> None:
     if head > MAX_HEAD or count > MAX_BLOBS:
         raise ProtocolError(
             f"a frame with a head of {head} bytes and {count} blobs; at most {MAX_HEAD} and "
@@ -97,11 +98,11 @@ def _within(head: int, count: int, blobs: Any) -> None:
         raise ProtocolError(f"a blob of {longest} bytes; at most {MAX_BLOB} are allowed")
 
 
-def _exactly(connection: socket.socket, size: int, end: float) -> bytes:
-    """Read so many bytes; memory grows with what has come, not with what was announced."""
+def _read_exactly(connection: socket.socket, size: int, end: float) -> bytes:
+    """Read `size` bytes. Memory grows with what has come, not with the announced size."""
     parts = bytearray()
     while len(parts) < size:
-        connection.settimeout(_left(end))
+        connection.settimeout(_seconds_left(end))
         part = connection.recv(min(_CHUNK, size - len(parts)))
         if not part:
             raise ConnectionError("the peer closed the connection")
@@ -109,8 +110,8 @@ def _exactly(connection: socket.socket, size: int, end: float) -> bytes:
     return bytes(parts)
 
 
-def _left(end: float) -> float:
+def _seconds_left(end: float) -> float:
     left = end - time.monotonic()
     if left <= 0:
         raise TimeoutError("the time is over")
-    return min(left, 1e6)  # what the kernel's timers hold
+    return min(left, 1e6)  # so that no kernel timer overflows

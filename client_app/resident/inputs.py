@@ -1,4 +1,4 @@
-"""The files that a resident worker has read once and keeps, and whether they are still the same."""
+"""Which files a resident worker keeps in memory, and whether they have changed on the disk."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from fedapp.experiment.preset_files import Scalar, method_path, preset_path
 
 
 def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar]) -> list[Path]:
-    """Return files and folders that a site's data, split and settings are read from.
+    """Return the files and folders from which a site's data, split and settings are read.
 
     Raises ConfigError on settings that are wrong.
     """
@@ -30,9 +30,9 @@ def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar
     name, root = experiment.data.name, data_root(experiment.data.root)
     if own := node_config.get("data-path"):
         path = Path(str(own)).expanduser()
-        listed = path.suffix.lower() == ".csv"  # of images there
+        listed = path.suffix.lower() == ".csv"  # a list of images that lie in its folder
         found.append(path.parent if listed else path)
-    elif is_function_name(name):  # where its code is; what that reads, nobody knows
+    elif is_function_name(name):  # its code; which files that code reads cannot be known
         found.append(source_path(name))
     elif name not in published.NAMES:
         found.append(root)
@@ -42,9 +42,9 @@ def inputs_of(node_config: Mapping[str, Scalar], run_config: Mapping[str, Scalar
 
 
 def stamp_of(paths: Iterable[Path]) -> str:
-    """Return a hash of the names, sizes and times of change of files, and of all below folders.
+    """Return a hash of names, sizes and modification times of files, and of all files in folders.
 
-    Whoever changes a file's content without them hides the change: contents are not read.
+    Contents are not read. A change that keeps size and modification time is not noticed.
     """
     total = hashlib.sha256()
     for path in paths:
@@ -55,16 +55,16 @@ def stamp_of(paths: Iterable[Path]) -> str:
 
 def _files(path: Path) -> Iterator[tuple[str, int, int]]:
     if not path.is_dir():
-        yield _facts(str(path))
+        yield _size_and_time(str(path))
     for folder, below, names in os.walk(path):
         below.sort()
         for name in sorted(names):
-            yield _facts(os.path.join(folder, name))
+            yield _size_and_time(os.path.join(folder, name))
 
 
-def _facts(path: str) -> tuple[str, int, int]:
+def _size_and_time(path: str) -> tuple[str, int, int]:
     try:
         found = os.stat(path)
-    except OSError as error:  # absent or barred: when it comes, that is a change
+    except OSError as error:  # absent or not readable: if that ends, it is a change
         return path, -1, error.errno or 0
     return path, found.st_size, found.st_mtime_ns

@@ -1,10 +1,10 @@
 """How long a resident worker may live: as long as the SuperNode that it works for.
 
-Flower starts a process for every message: `flwr-clientapp ... --parent-pid P`, where P is a
-SuperExec that lives as long as its SuperNode and was mostly started by it, with `--parent-pid`
-again. Only such a process has use for a resident worker. Whatever else runs the ClientApp, such as
-a Ray actor of Flower's simulation, answers many messages itself and holds data and model already.
-The process is what decides, so nothing has to be told which of the two it is.
+Flower starts a process for every message: `flwr-clientapp ... --parent-pid P`. P is a SuperExec,
+which lives as long as its SuperNode and in most cases was started by it, with `--parent-pid` again.
+Only such a process needs a resident worker. Other processes that run the ClientApp, such as a Ray
+actor of Flower's simulation, answer many messages themselves and have data and model in memory.
+The command line of the process shows which of the two it is, so no setting has to say it.
 """
 
 import os
@@ -21,7 +21,7 @@ ONE_MESSAGE = "flwr-clientapp"
 
 
 def launcher() -> int | None:
-    """Return the process that started this one for one message; None: it was not started so."""
+    """Return the process that started this one for a single message; None if none did."""
     if Path(sys.argv[0]).name != ONE_MESSAGE:
         return None
     pid = _parent_pid(sys.argv)
@@ -29,10 +29,10 @@ def launcher() -> int | None:
 
 
 def lease_of(launcher: int) -> list[int]:
-    """Return pidfds of the SuperExec and, where it was started by one, of its SuperNode.
+    """Return pidfds of the SuperExec and, if a SuperNode started that, of the SuperNode.
 
-    They cannot come to mean another process, and a worker can inherit them. Raises OSError where
-    the kernel has none, and where the launcher has just ended.
+    A pidfd never refers to another process, and a worker can inherit it. Raises OSError if the
+    kernel has no pidfds, and if the launcher has just ended.
     """
     found = [os.pidfd_open(launcher)]
     if os.getppid() != launcher:
@@ -42,7 +42,7 @@ def lease_of(launcher: int) -> list[int]:
     if supernode is not None and supernode == parent(launcher):
         try:
             found.append(os.pidfd_open(supernode))
-        except OSError:  # it has just ended, and the SuperExec will
+        except OSError:  # it has just ended, and so will the SuperExec
             pass
     return found
 

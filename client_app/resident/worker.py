@@ -1,12 +1,12 @@
 """The resident worker: a process that answers the messages of one node, one after the other.
 
 `python -P -m client_app.resident.worker SOCKET LOCK KEY IDLE_S READY LEASE...` is started by
-`caller.py`. READY is a pipe that says "it listens"; LEASE are pidfds: when one of
-these processes ends, so does the worker. It also ends when no message comes for IDLE_S seconds, and
-when nobody waits for its answer any more: a stopped run must not keep a GPU busy. It ends after a
-refusal too: an error of a GPU can spoil a process for good, and refusals are rare.
+`caller.py`. The worker writes to the pipe READY when it listens. LEASE are pidfds: when one of
+these processes ends, so does the worker. It also ends if no message comes for IDLE_S seconds, and
+if nobody waits for its answer any more: a stopped run must not keep a GPU busy. It ends after a
+refusal too: an error on a GPU can make every later call of a process fail, and refusals are rare.
 
-What it says goes to the SuperNode's log.
+Its log goes to the SuperNode's log.
 """
 
 import logging
@@ -33,24 +33,24 @@ log = logging.getLogger("flwr")
 
 HANDSHAKE_S = 10.0
 TRANSFER_S = 600.0
-"""Seconds for a frame to come or go; who sends or waits has its own, shorter limit."""
+"""Most seconds for receiving or sending a frame; the caller has its own, shorter limit."""
 PARTING_S = 1.0
-"""Seconds to wait for the lock when ending: its holder is mostly ending too."""
+"""Seconds to wait for the lock when ending; in most cases its holder is ending too."""
 
 
 class Answering(Protocol):
     """What a worker does with a frame."""
 
     def stale(self) -> str:
-        """Return why this process must not take another frame; empty: it may."""
+        """Return why this process must not take another frame; empty if it may."""
 
     def answer(self, frame: Frame) -> tuple[Frame, bool]:
-        """Return the answer, and whether the process may live on."""
+        """Return the answer, and whether this process may take another frame."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker listens, for whom, and for how long in vain."""
+    """The command line of a worker (see this module): where it listens, for whom and how long."""
 
     socket: Path
     lock: Path
@@ -61,13 +61,13 @@ class Address:
 
 
 def address_of(arguments: list[str]) -> Address:
-    """Return the address that the command line names."""
+    """Parse the command line. Raises ValueError if it is none of a worker."""
     path, lock, key, idle_s, ready, *lease = arguments
     return Address(Path(path), Path(lock), key, float(idle_s), int(ready), tuple(map(int, lease)))
 
 
 def serve(address: Address, work: Answering) -> None:
-    """Answer letters until idle, stale or told to end."""
+    """Answer requests until no request comes, the files change, or one is refused."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         address.socket.unlink(missing_ok=True)  # who started this worker holds the lock
         listener.bind(str(address.socket))
@@ -80,17 +80,17 @@ def serve(address: Address, work: Answering) -> None:
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
-                if _withdrawn(address, patience_s=0):
+                if _stopped_listening(address, patience_s=0):
                     log.info("resident worker %d ends: idle %g s", os.getpid(), address.idle_s)
                     return
                 continue  # a message has just come
             with connection:
-                if not _talk(connection, address, work):
+                if not _serve_one(connection, address, work):
                     return
 
 
-def _talk(connection: socket.socket, address: Address, work: Answering) -> bool:
-    """Answer one connection; return whether the worker may live on."""
+def _serve_one(connection: socket.socket, address: Address, work: Answering) -> bool:
+    """Serve one connection; return whether the worker may take another."""
     try:
         _, user = peer(connection)
         if user != os.geteuid():
@@ -103,7 +103,7 @@ def _talk(connection: socket.socket, address: Address, work: Answering) -> bool:
         if stale:
             return False
         frame = receive(connection, time.monotonic() + TRANSFER_S)
-        with _given_up_with(connection, address):
+        with _ending_with_peer(connection, address):
             answer, well = work.answer(frame)
         send(connection, answer, time.monotonic() + TRANSFER_S)
         return well
@@ -113,18 +113,18 @@ def _talk(connection: socket.socket, address: Address, work: Answering) -> bool:
 
 
 @contextmanager
-def _given_up_with(connection: socket.socket, address: Address) -> Iterator[None]:
-    """End this process when the peer goes away while the block is at work."""
+def _ending_with_peer(connection: socket.socket, address: Address) -> Iterator[None]:
+    """End this process if the peer closes the connection before the block ends."""
     done, finish = os.pipe()
     poll = select.poll()
     poll.register(connection, select.POLLRDHUP)
-    poll.register(done, 0)  # POLLHUP is always told
+    poll.register(done, 0)  # POLLHUP is always reported
     number = connection.fileno()
 
     def watch() -> None:
         if any(descriptor == number for descriptor, _ in poll.poll()):
             log.warning("resident worker %d ends: nobody waits for its answer", os.getpid())
-            _leave(address)
+            _exit_now(address)
 
     watcher = threading.Thread(target=watch, name="peer", daemon=True)
     watcher.start()
@@ -136,8 +136,8 @@ def _given_up_with(connection: socket.socket, address: Address) -> Iterator[None
         os.close(done)
 
 
-def _withdrawn(address: Address, patience_s: float) -> bool:
-    """Remove the socket unless another process goes on holding the lock: it is to use it."""
+def _stopped_listening(address: Address, patience_s: float) -> bool:
+    """Remove the socket; False if another process holds the lock, since it is about to connect."""
     try:
         with FileLock(address.lock, timeout=patience_s):
             address.socket.unlink(missing_ok=True)
@@ -146,19 +146,19 @@ def _withdrawn(address: Address, patience_s: float) -> bool:
         return False
 
 
-def _leave(address: Address) -> None:
-    """End at once, whatever is under way: nobody wants it any more."""
+def _exit_now(address: Address) -> None:
+    """End this process at once, whatever it is doing: nobody waits for the result any more."""
     try:
-        _withdrawn(address, PARTING_S)
+        _stopped_listening(address, PARTING_S)
     finally:
         os._exit(0)
 
 
 def main() -> None:
-    """Serve as a site; the lease is watched from the first moment on."""
+    """Run the worker. The lease is watched before torch is imported, which takes seconds."""
     address = address_of(sys.argv[1:])
-    when_over(address.lease, lambda: _leave(address))
-    import_module("flwr.common.logger")  # its handler writes what the worker says
+    when_over(address.lease, lambda: _exit_now(address))
+    import_module("flwr.common.logger")  # its handler writes the worker's log
     from client_app.answering import SiteWork  # with torch, which takes seconds
 
     serve(address, SiteWork())

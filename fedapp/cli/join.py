@@ -52,9 +52,9 @@ def check_site(
         experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
         patients = ""
         if site_folder is not None:
-            from fedapp.site.terms import FILE, read_terms
+            from fedapp.site.terms import TERMS_FILE, read_terms
 
-            patients = read_terms(site_folder / FILE).patients
+            patients = read_terms(site_folder / TERMS_FILE).patients
         reach = server if keys is None else ""  # with keys all of the way is looked at, below
         options = Options(experiment, site_name, reach, hide_below, store_path, patients)
         faults = check(data, options, console)

@@ -3,11 +3,12 @@
     python -m fedapp.simulation.flower_local PRESET [key=value ...]   run
     python -m fedapp.simulation.flower_local --stop                   end what is left behind
 
-It waits for the run's end without torch: settings are checked in another process (`memory_probe`).
+This program does not import torch: settings are checked in another process (`memory_probe`).
 
-`flwr run` alone would start a SuperLink that is shared by all projects of a user, never ends, and
-imports the client code of whoever started it. Here each run has its own: own port, in memory, with
-`FLWR_HOME` inside the checkout, started in a folder that holds no code.
+`flwr run` alone would start a SuperLink that all projects of a user share, that never ends, and
+that imports the client code of the project which started it first. Here each run has a SuperLink of
+its own, with its own port, its state in memory, and `FLWR_HOME` inside the checkout. It is started
+in a folder that holds no code.
 
 Exit code: 0 the run completed, 1 it failed, 2 the settings are wrong, 128 + n signal n ended it.
 """
@@ -37,10 +38,10 @@ from fedapp.core.processes import (
     terminate_descendants,
     with_environment_variable,
 )
-from fedapp.simulation.resources import Need, Plan, free_ram, measured, planned, workers
+from fedapp.simulation.resources import Plan, WorkerNeed, free_ram, measured, planned, workers
 
 MARK = "FEDAPP_FLOWER_HOME"
-"""Environment variable that only processes of such a run carry; value: their FLWR_HOME."""
+"""Environment variable that marks the processes of such a run; its value is their FLWR_HOME."""
 
 _START_S = 60.0
 
@@ -48,10 +49,10 @@ _START_S = 60.0
 def run(app: Path, preset: str, overrides: Sequence[str]) -> int:
     """Run the Flower app in folder `app` with this preset; return 0 when the run completed.
 
-    overrides: `key=value` texts. Raises ConfigError before anything of Flower is started, RunError
-    where Flower does not start.
+    overrides: `key=value` texts. Raises ConfigError before Flower is started if the settings are
+    wrong, RunError if Flower does not start.
     """
-    plan, probe = planned(preset, overrides)  # it measures while the SuperLink starts
+    plan, probe = planned(preset, overrides)  # the probe measures while the SuperLink starts
     home = _home(app)
     home.mkdir(mode=0o700, exist_ok=True)
     env = _environment(home, port := free_port())
@@ -73,7 +74,7 @@ def run(app: Path, preset: str, overrides: Sequence[str]) -> int:
 
 
 def stop(app: Path) -> int:
-    """End every process that runs of this checkout left behind; return how many there were."""
+    """End all processes that earlier runs of this checkout left behind; return how many."""
     roots = with_environment_variable(MARK, str(_home(app)))
     found = roots | descendants(roots)
     terminate(lambda: alive(found | descendants(found)))
@@ -81,7 +82,7 @@ def stop(app: Path) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module's docstring."""
+    """Run the command line; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="python -m fedapp.simulation.flower_local")
     parser.add_argument("preset", nargs="?", help="name in conf/, or the path of a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
@@ -114,22 +115,22 @@ def _tool(name: str) -> str:
     return str(path)
 
 
-def _federation(plan: Plan, need: Need | None) -> str:
-    """Return Flower's federation config: as many workers as the machine carries, a node for each.
+def _federation(plan: Plan, need: WorkerNeed | None) -> str:
+    """Return Flower's federation config: one node for each worker that the machine can carry.
 
-    A node stands for several sites, one after the other (`client_app.identity.stands_for`): a node
-    for each site would have Flower look through all messages again for every one of them.
-    need: of one worker; None where it could not be measured: a worker per core.
+    A node stands for several sites, one after the other (`client_app.identity.stands_for`): with a
+    node for each site, Flower would search all messages again for every site. need: what one worker
+    needs; None if it could not be measured: then there is a worker for each core.
     """
     sites, threads = plan.sites, plan.threads
     cores = len(os.sched_getaffinity(0))
-    need = need or Need(1)
+    need = need or WorkerNeed(1)
     number, limit = workers(sites, threads, cores, free_ram(), need)
     if wanted := plan.workers:
         number, limit = min(wanted, sites), "runtime.workers"
     each = f", each with up to {size(need.ram)}" if need.ram > 1 else ""
     print(f"{number} sites at a time{each} (set by {limit})", flush=True)
-    # Ray counts shares of a GPU in steps of 0.0001; rounding up would cost a worker.
+    # Ray counts shares of a GPU in steps of 0.0001: rounded up, the last worker would not fit.
     share = min(1.0, int(1e4 * len(need.gpus) / number) / 1e4)
     parts = {
         "num-supernodes": number,
@@ -157,7 +158,7 @@ def _environment(home: Path, port: int) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",  # rounds show at once, also through a pipe
-        # Without it Ray warns of a coming change wherever a worker has no share of a GPU.
+        # Without it Ray prints a warning for every worker that has no share of a GPU.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # Flower starts its other programs by name.
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}",
@@ -174,9 +175,10 @@ def _ray_folder(env: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _superlink(home: Path, port: int, env: Mapping[str, str]) -> Iterator[None]:
-    """Hold a simulation SuperLink on `port`; in the end none of its processes is left.
+    """Run a SuperLink for simulations on `port`; at the end, end all of its processes.
 
-    It starts in `home` because Ray lets workers import from that folder before the app's bundle.
+    It starts in `home`, which holds no code: Ray's workers import from the folder of the SuperLink
+    first, and only then from the app's bundle.
     """
     adopt_orphans()
     log = home / f"superlink-{port}.log"
@@ -190,8 +192,8 @@ def _superlink(home: Path, port: int, env: Mapping[str, str]) -> Iterator[None]:
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is ours to handle
-                umask=0o077,  # its database and all that it starts: for this user alone
+                start_new_session=True,  # Ctrl-C is handled by this process
+                umask=0o077,  # files of it and of all that it starts are for this user alone
             )
         _await_start(link, port, log)
         yield
@@ -215,7 +217,7 @@ def _await_start(link: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 
 def _final_status(env: Mapping[str, str]) -> tuple[str, str]:
-    """Return how the only run of our SuperLink ended, such as "finished:completed", and why."""
+    """Return how the only run of this SuperLink ended, such as "finished:completed", and why."""
     while True:
         listing = subprocess.run(
             [_tool("flwr"), "list", "--format", "json"], env=env, check=False, capture_output=True

@@ -1,4 +1,4 @@
-"""What carries messages by function call: the sites work in this very process."""
+"""The transport of a run in one process: messages are function calls."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ from fedapp.site.site import SiteClient
 
 
 class Loopback:
-    """Carries messages by function call; every message still passes the codec, as on the wire.
+    """Carries messages by function call. Every message is still encoded and decoded, as by Flower.
 
-    The sites work on the server's own store, so no content is copied. sites_root: where each keeps
-    what it shares with nobody. keeps: where they keep their models for use; None: nowhere. `sites`:
-    by number.
+    The sites work on the server's own store, so no content is copied. sites_root: folder of the
+    sites' own folders, for what they share with nobody. keeps: where the sites keep their finished
+    models; None: they keep none. `sites`: the sites by number.
     """
 
     def __init__(
@@ -46,23 +46,23 @@ class Loopback:
         return [site.introduction() for site in self.sites.values()]
 
     def newcomers(self) -> Sequence[SiteFacts]:
-        """Return nobody: all are here from the start."""
+        """Return no site: all are here from the start."""
         return ()
 
     def leave_out(self, site: int) -> None:
-        """Nothing to note: nobody is asked again."""
+        """Do nothing: a site in this process is always here."""
 
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterable[tuple[int, Incoming]]:
-        """Do the tasks one after the other; nobody is ever late here."""
+        """Do the tasks one after the other. The deadline does not count here."""
         for outgoing in outbox:
             task = as_received(outgoing.task, outgoing.head)
             yield task.site, carried(self.sites[task.site].handle(task, {}))
 
 
 def carried(incoming: Incoming) -> Incoming:
-    """Return the answer as it arrives after a journey through the codec."""
+    """Return an answer as the server gets it: encoded and decoded; a refusal if it cannot be."""
     try:
         head = encode(incoming.answer)
     except ProtocolError as error:

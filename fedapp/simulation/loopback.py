@@ -24,9 +24,9 @@ def carrier_of(
     sites_root: Path,
     keeps: Keeps | None = None,
 ) -> AbstractContextManager[Loopback]:
-    """Return what carries a run's messages: to this process or, with `runtime.workers`, to others.
+    """Return a run's transport: in this process or, with `runtime.workers`, to other processes.
 
-    To be entered for the time of the run. store: the server's pool.
+    The caller enters it as a context manager for the duration of the run. store: the server's pool.
     """
     if (number := experiment.runtime.workers) < 2:
         return nullcontext(Loopback(experiment, federation, store, sites_root, keeps=keeps))
@@ -35,9 +35,9 @@ def carrier_of(
 
 
 def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Row, Path]:
-    """Run an experiment in this process; return its summary and its run folder.
+    """Run an experiment without Flower; return its summary and its run folder.
 
-    ending: the words that are printed at the end.
+    ending: makes the text that is printed at the end.
     """
     check_run(experiment)
     with slow_work_notice(f"reading the data ({experiment.data.name})", sys.stdout):

@@ -1,12 +1,14 @@
-"""What a launcher must know before it starts sites, found in a process that then ends.
+"""Measure, in a process that then ends, how much memory a worker of a simulation needs.
 
-A launcher need not hold torch for as long as a run lasts, so `resources` asks this program:
+The launcher of a simulation does not import torch, so that it takes little memory while the run
+lasts. `resources` therefore starts this program:
 
-`python -m fedapp.simulation.memory_probe PRESET [key=value ...]` prints a line of JSON: what a
-worker of a simulation needs, measured on the preset's largest site by a mini-batch of training and
-an evaluation. Flower's default, a worker per core whatever it needs, ends large models in an
-out-of-memory kill. With `--plan` before the preset, it prints a line before that: the plan of a run
-whose settings were checked, or what is wrong with them, and then nothing more.
+`python -m fedapp.simulation.memory_probe PRESET [key=value ...]` trains one mini-batch and
+evaluates once on the preset's largest site. It prints the memory that this took, as a line of JSON.
+With large models, Flower's default (a worker for each core, whatever it needs) ends in an
+out-of-memory kill. With `--plan` before the preset, the program first checks the settings. It
+prints the plan of the run on a line before the measurement; if the settings are wrong, it prints
+the error in place of both.
 """
 
 import json
@@ -32,7 +34,7 @@ from fedapp.learn.networks import build_model
 from fedapp.learn.params import Params
 from fedapp.methods.base import SiteContext
 from fedapp.protocol.messages import INITIAL_SITE, ModelRef, Task
-from fedapp.simulation.resources import ACTOR, CONTEXT, PLAN, Need, Plan
+from fedapp.simulation.resources import ACTOR_BYTES, CUDA_CONTEXT_BYTES, PLAN, Plan, WorkerNeed
 from fedapp.site.federation import federation_of
 
 
@@ -51,7 +53,7 @@ def prepare(preset: str, texts: Sequence[str]) -> tuple[Experiment, Plan]:
     words = [text for text in texts if text.partition("=")[0] not in paths]
     words += [f"{key}={path}" for key, path in paths.items()]
     check_run(experiment)
-    pick_device(experiment.runtime.device)  # before every simulated site says the same
+    pick_device(experiment.runtime.device)  # fails once here, and not once at every site
     runtime, sites = experiment.runtime, experiment.split.num_clients
     run_config = flower_run_config({"preset": preset, "set": shlex.join(words)})
     plan = Plan(run_config, sites, runtime.threads, runtime.workers)
@@ -68,7 +70,7 @@ def absolute_paths(experiment: Experiment) -> dict[str, str]:
     return {key: str(Path(path).expanduser().absolute()) for key, path in set_paths if path}
 
 
-def measure(experiment: Experiment) -> Need:
+def measure(experiment: Experiment) -> WorkerNeed:
     """Do a mini-batch of training and an evaluation at the largest site; return the peak."""
     federation, device = federation_of(experiment), pick_device(experiment.runtime.device)
     sites = map(federation.dealt.site, range(experiment.split.num_clients))
@@ -102,10 +104,10 @@ def measure(experiment: Experiment) -> Need:
     with torch_threads(experiment.runtime.threads):
         context.evaluate("test")
         context.fit(batch, targets, len(batch), 1, task)
-    ram = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + ACTOR
+    ram = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + ACTOR_BYTES
     ram += kept_parsed(experiment, sum(t.nbytes for t in network.state_dict().values()))
-    gpu = torch.cuda.max_memory_reserved(device) + CONTEXT if gpus else 0
-    return Need(ram, gpu, free)
+    gpu = torch.cuda.max_memory_reserved(device) + CUDA_CONTEXT_BYTES if gpus else 0
+    return WorkerNeed(ram, gpu, free)
 
 
 def kept_parsed(experiment: Experiment, model_bytes: int) -> int:
@@ -118,7 +120,7 @@ def kept_parsed(experiment: Experiment, model_bytes: int) -> int:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print what a worker needs; with `PLAN` before the preset the run's plan first."""
+    """Print what a worker needs; with the option `PLAN`, print the run's plan first."""
     planning = argv[0] == PLAN
     preset, *texts = argv[1:] if planning else argv
     try:

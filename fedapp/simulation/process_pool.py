@@ -1,8 +1,8 @@
-"""The driver without Flower, several sites at a time: processes that take the next task there is.
+"""The transport of a run in several processes: each process takes the next task when it is free.
 
-The numbers are those of the loopback driver to the bit: a task says all that its answer depends on,
-and what a site keeps lies in its folder, whichever process works for it. On one card the processes
-share its memory; while one prepares work, the card computes another's.
+The numbers are those of a single process to the bit: a task holds all that its answer depends on,
+and a site keeps its state in its folder, whichever process works for it. Processes on one GPU share
+its memory; while one of them prepares its next step, the GPU computes for another.
 """
 
 import multiprocessing
@@ -31,7 +31,7 @@ from fedapp.site.federation import Keeps, LoadedSites, federation_of
 from fedapp.site.site import SiteClient
 
 PATIENCE_S = 5.0
-"""For a process to end once there is no more to do."""
+"""Seconds to wait for a process to end when there is no more work."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class ProcessPool(Loopback):
     def exchange(
         self, outbox: Sequence[Outgoing], fetch: Fetch, deadline_s: float
     ) -> Iterable[tuple[int, Incoming]]:
-        """Hand each process that is free the next task, and yield answers as they come.
+        """Give each free process the next task, and yield the answers as they come.
 
-        All are waited for, as of `Loopback`.
+        All answers are waited for, as in `Loopback`.
         """
         waiting = deque(outgoing.task for outgoing in outbox)
         free, busy = list(self._workers), dict[Connection, tuple[_Worker, int]]()
@@ -110,7 +110,7 @@ class ProcessPool(Loopback):
 
 
 class _Worker:
-    """A process that does one task after the other; line: to it and back."""
+    """A process that does one task after the other. line: the connection to it."""
 
     def __init__(self, place: Workplace) -> None:
         spawn = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
@@ -121,14 +121,14 @@ class _Worker:
         theirs.close()
 
     def give(self, task: Task) -> None:
-        """Hand over a task. Raises RunError where the process has ended."""
+        """Send a task to the process. Raises RunError if the process has ended."""
         try:
             self.line.send(encode(task))
         except OSError:
             raise self._ended() from None
 
     def answer(self) -> Incoming:
-        """Take the answer. Raises what went wrong there, and as `give`."""
+        """Wait for the answer. Raises the process's FedAppError, and RunError if it has ended."""
         try:
             answer = self.line.recv()
         except (EOFError, OSError):
@@ -139,13 +139,13 @@ class _Worker:
         return answer
 
     def leave(self, at_once: bool) -> None:
-        """Say that there is no more to do. at_once: not even what it is at."""
+        """Tell the process that there are no more tasks. at_once: do not finish the last one."""
         self.line.close()
         if at_once:
             self._process.terminate()
 
     def end(self) -> None:
-        """Wait until the process has ended; end it where that takes long."""
+        """Wait for the process to end; after `PATIENCE_S` seconds, end it."""
         self._process.join(PATIENCE_S)
         self._process.terminate()
         self._process.join()
@@ -161,9 +161,9 @@ class _Worker:
 
 
 def _work(line: Connection, place: Workplace) -> None:
-    """Do tasks until nobody gives any."""
+    """Do tasks until the parent closes the connection."""
     tune_own_process()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     store, sites = ModelStore(place.pool), dict[int, SiteClient]()
 
@@ -176,14 +176,14 @@ def _work(line: Connection, place: Workplace) -> None:
             answer = error
         try:
             line.send(answer)
-        except OSError:  # nobody is there any more
+        except OSError:  # the parent has ended
             return
 
 
 def _end_with_parent() -> None:
-    """End this process at once where its parent was killed, whatever it is at.
+    """End this process at once if its parent was killed.
 
-    The next server of the run, which may be there already, has other processes work for the sites.
+    The run may already have been resumed, and other processes then work for the same sites.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,6 +1,7 @@
-"""How many sites a simulation works on at a time: as many as cores and memory carry.
+"""How many sites a simulation trains at the same time: as many as cores and memory allow.
 
-Light: a launcher that waits for a run's end imports this, and not torch with its 300 MiB.
+This module does not import torch, which takes 300 MiB: the launcher of a simulation imports it and
+stays in memory until the run has ended.
 """
 
 import json
@@ -14,27 +15,30 @@ from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.preset_files import Scalar
 
 MIB = 2**20
-ACTOR = 512 * MIB
-"""Flower, Ray and the store's cache in each worker, beside what is measured."""
-SERVER = 1536 * MIB
-"""SuperLink, ServerApp and Ray's own processes together."""
-CONTEXT = 600 * MIB
-"""GPU memory that a process takes before it holds a tensor."""
-SHARE = 0.9
-"""Of what is free: the rest is for whoever else is there."""
+ACTOR_BYTES = 512 * MIB
+"""Memory of each worker that is not measured: Flower, Ray and the cache of the store."""
+SERVER_BYTES = 1536 * MIB
+"""Memory of the SuperLink, the ServerApp and Ray's own processes together."""
+CUDA_CONTEXT_BYTES = 600 * MIB
+"""GPU memory that a process takes for its CUDA context, before it holds a tensor."""
+USABLE_SHARE = 0.9
+"""Part of the free memory that workers may use; the rest is for other programs."""
 
-MEMORY, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-"""Where Linux tells what is free, and a container's limit."""
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+"""Where Linux shows the free memory, and the memory limit of a container."""
 
-_CODE = Path(__file__).resolve().parents[2]
-_MEASURING = [sys.executable, "-m", "fedapp.simulation.memory_probe"]
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_PROBE = [sys.executable, "-m", "fedapp.simulation.memory_probe"]
 PLAN = "--plan"
-"""Option of that program: check the settings, and print the run's plan first."""
+"""Option of `memory_probe`: check the settings and print the run's plan before measuring."""
 
 
 @dataclass(frozen=True)
-class Need:
-    """What one worker takes at its peak and what the GPUs have free, in bytes."""
+class WorkerNeed:
+    """What one worker takes at its peak, and what is free, in bytes.
+
+    ram: main memory. gpu: memory of a GPU. gpus: free memory of each GPU.
+    """
 
     ram: int
     gpu: int = 0
@@ -43,9 +47,10 @@ class Need:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run whose settings were checked, as far as a launcher of Flower must know it.
+    """What the launcher must know of a run whose settings were checked.
 
-    run_config: as `flwr run` takes it. workers: sites at a time that a person asked for; 0: nobody.
+    run_config: the text for `flwr run --run-config`. workers: `runtime.workers`, the number of
+    sites at a time that a person asked for; 0: nobody asked.
     """
 
     run_config: str
@@ -54,37 +59,38 @@ class Plan:
     workers: int
 
 
-def workers(sites: int, threads: int, cores: int, ram: int, need: Need) -> tuple[int, str]:
-    """Return the number of workers, at least 1, and what sets it.
+def workers(sites: int, threads: int, cores: int, ram: int, need: WorkerNeed) -> tuple[int, str]:
+    """Return the number of workers, at least 1, and the name of what limits it.
 
-    cores: those this process may use. ram: bytes of main memory that are free.
+    threads: CPU threads of each worker. cores: the cores that this process may use. ram: bytes of
+    free main memory.
     """
     limits = {
         "sites": sites,
         "cores": cores // threads,
-        "memory": int((ram * SHARE - SERVER) // need.ram),
+        "memory": int((ram * USABLE_SHARE - SERVER_BYTES) // need.ram),
     }
     if need.gpus:
-        limits["GPU memory"] = sum(int(free * SHARE // need.gpu) for free in need.gpus)
+        limits["GPU memory"] = sum(int(free * USABLE_SHARE // need.gpu) for free in need.gpus)
     least = min(limits, key=lambda name: limits[name])
     return max(limits[least], 1), least
 
 
 def free_ram() -> int:
-    """Return the bytes of main memory that are free, the container's limit considered."""
-    facts = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines())
+    """Return the bytes of free main memory, within the limit of the container if there is one."""
+    facts = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
     free = int(facts["MemAvailable"].split()[0]) * 1024
     try:
-        limit, used = ((GROUP / f"memory.{name}").read_text() for name in ("max", "current"))
+        limit, used = ((CGROUP / f"memory.{name}").read_text() for name in ("max", "current"))
         return free if limit.strip() == "max" else min(free, int(limit) - int(used))
-    except (OSError, ValueError):  # no such control here
+    except (OSError, ValueError):  # this machine has no such limit
         return free
 
 
 def as_texts(overrides: Mapping[str, Scalar]) -> list[str]:
-    """Return overrides as `key=value` texts, as a command line has them.
+    """Return overrides as the `key=value` texts of a command line.
 
-    Quotes around a text keep it one; what is inside is read as it stands.
+    A text is put in quotes, so that it is not read as a number or a truth value.
     """
     return [
         f'{key}="{value}"' if isinstance(value, str) else f"{key}={json.dumps(value)}"
@@ -93,20 +99,20 @@ def as_texts(overrides: Mapping[str, Scalar]) -> list[str]:
 
 
 def start_measuring(preset: str, overrides: Mapping[str, Scalar]) -> subprocess.Popen[str]:
-    """Measure in another process, which gives its memory back, while the caller goes on."""
-    command = [*_MEASURING, preset, *as_texts(overrides)]
+    """Start to measure in another process, whose memory is free again when it ends."""
+    command = [*_PROBE, preset, *as_texts(overrides)]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=_CODE
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=_CHECKOUT
     )
 
 
 def planned(preset: str, overrides: Sequence[str]) -> tuple[Plan, subprocess.Popen[str]]:
-    """Check a run's settings in another process; it goes on and measures, for `measured`.
+    """Check a run's settings in another process; return the plan and that process.
 
-    overrides: `key=value` texts. Raises ConfigError where the settings are wrong, RunError where
-    such a run cannot be.
+    The process goes on to measure; `measured` waits for the result. overrides: `key=value` texts.
+    Raises ConfigError if the settings are wrong, RunError if the run cannot be started.
     """
-    command = [*_MEASURING, PLAN, preset, *overrides]
+    command = [*_PROBE, PLAN, preset, *overrides]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -120,11 +126,11 @@ def planned(preset: str, overrides: Sequence[str]) -> tuple[Plan, subprocess.Pop
     return Plan(**said), process
 
 
-def measured(process: subprocess.Popen[str]) -> Need | None:
-    """Wait for what the process measured; None where it could not: the run will say why."""
+def measured(process: subprocess.Popen[str]) -> WorkerNeed | None:
+    """Return what the process measured; None if it failed: the run itself will show the error."""
     said, _ = process.communicate()
     try:
         plain = json.loads(said)
-        return Need(plain["ram"], plain["gpu"], tuple(plain["gpus"]))
+        return WorkerNeed(plain["ram"], plain["gpu"], tuple(plain["gpus"]))
     except (ValueError, KeyError, TypeError):
         return None

@@ -1,7 +1,7 @@
-"""The sites of an experiment, as one process sees them: loaded once and kept.
+"""The sites of an experiment. A process loads their data once and keeps them in memory.
 
-They hold parts of one split data set, or each has images of its own: on its disk (`data.name:
-own`), or given in memory.
+The sites hold parts of one data set that was split, or each site has images of its own: on its disk
+(`data.name: own`), or given in memory.
 """
 
 import hashlib
@@ -43,6 +43,7 @@ from fedapp.protocol.messages import SERVER_SITE
 from fedapp.protocol.store import ModelStore
 from fedapp.site.kept_models import KeptModel
 from fedapp.site.masked_site import MaskedSite
+from fedapp.site.protected_site import ClippedSite, ProtectedMaskedSite, ProtectedSite
 from fedapp.site.site import SiteClient
 
 if TYPE_CHECKING:  # it needs cryptography, which masked sums alone load
@@ -57,7 +58,7 @@ class Sites(Protocol):
 
 
 class Keeps(NamedTuple):
-    """Where the sites of a run keep their models for use: each in a folder of `root`."""
+    """Where the sites of a run keep their finished models: each in a folder below `root`."""
 
     root: Path
     run: str
@@ -67,9 +68,10 @@ class Keeps(NamedTuple):
 class LoadedSites:
     """The sites' data.
 
-    manifest: who holds which image; None where nobody knows. digest: SHA-256, in hex, of what all
-        the sites must agree upon: the manifest, or the rules for data of their own.
-    are_images: whether the inputs are images, of which random views can be made.
+    manifest: which site holds which image; None if the sites have data of their own.
+    digest: SHA-256, in hex, of what all sites must agree on: the manifest, or, for data of their
+        own, the rules by which files become data.
+    are_images: whether the inputs are images, so that they can be augmented.
     """
 
     dealt: Sites
@@ -92,29 +94,30 @@ class LoadedSites:
     ) -> SiteClient:
         """Return a site that works on its part of the data.
 
-        store, folder, shares_pool, keeps_scores: see `SiteClient`. keeps: its models for use; or
-        not. summing: its part in masked sums; None: a simulated site's, where they are masked.
+        store, folder, shares_pool, keeps_scores: see `SiteClient`. keeps: where it keeps its
+        finished models; None: it keeps none. summing: its part in masked sums; None: that of a
+        simulated site, if sums are masked.
 
-        Raises ConfigError where it has labels to learn from, and the server alone is to have some,
-        and where it has data of a kind that the method cannot learn from. Raises DataError
-        where it cannot learn from these.
+        Raises ConfigError if the site has training labels although only the server may have some,
+        and if it has data of a kind that the method cannot learn from. Raises DataError if the
+        method cannot learn from just these data.
         """
         data = self.dealt.site(number)
         if experiment.split.labels == "none" and number != SERVER_SITE and len(data.labels):
             raise ConfigError(
-                f"split.labels = 'none': {called(data)} has {len(data.labels)} labelled images to "
-                "learn from: take their labels away, or give them to 'val' or 'test'"
+                f"split.labels = 'none': {display_name(data)} has {len(data.labels)} labelled "
+                "images to learn from: take their labels away, or give them to 'val' or 'test'"
             )
         for part in SPECIAL.keys() - experiment.method.learns_from:
             if len(data.parts.get(part, ())):
                 name, able = experiment.method.name, " or ".join(learning_from(part))
                 raise ConfigError(
-                    f"method.name = {name!r}: {called(data)} has {SPECIAL[part]}, of which it "
-                    f"cannot learn: choose {able}"
+                    f"method.name = {name!r}: {display_name(data)} has {SPECIAL[part]}, of which "
+                    f"it cannot learn: choose {able}"
                 )
         for wrong in experiment.incompatibilities("split.bags", site=data):
             made = self.manifest.made if self.manifest else ""
-            raise DataError(f"{made}{called(data)}: {wrong.reason}: {wrong.remedy}")
+            raise DataError(f"{made}{display_name(data)}: {wrong.reason}: {wrong.remedy}")
         site = SiteClient(
             experiment=experiment,
             data=data,
@@ -126,25 +129,22 @@ class LoadedSites:
             shares_pool=shares_pool,
             keeps_scores=keeps_scores,
         )
-        if experiment.privacy.masked:
-            from fedapp.site.mask_identity import simulated
-            from fedapp.site.masked_sums import Summing
-
-            mine = summing or Summing(simulated(experiment, number), folder / "sums")
-            site = MaskedSite.around(site, mine)
+        if number != SERVER_SITE:  # nothing leaves the server's own
+            site = _limited(site, number, summing)
         if keeps is None:
             return site
         maker = ModelMaker(keeps.run, experiment, facts := site.facts(), self.are_images)
         return replace(site, keeper=KeptModel(keeps.root / facts.folder, maker))
 
     def particulars(self, sites: int) -> str:
-        """Say what the first so many sites know of their data beside labels; empty: nothing."""
+        """Describe what the first sites know of their data beside labels; empty: nothing."""
         return describe_bags_of_sites([self.dealt.site(k) for k in range(sites)])
 
     def copies(self, sites: int) -> tuple[int, str]:
-        """Return how many test inputs of the first so many sites are learned from too, and say it.
+        """Return how many test inputs are training inputs too, of the first sites, and a text.
 
-        Empty words: none is.
+        sites: how many sites are looked at. The text is for a person; it is empty if there are
+        no such inputs.
         """
         found, of = count_test_copies(self.dealt.site(k) for k in range(sites))
         return found, describe_copies(found, of, self.are_images)
@@ -153,7 +153,7 @@ class LoadedSites:
 def federation_of(
     experiment: Experiment, places: Mapping[int, Place] = MappingProxyType({})
 ) -> LoadedSites:
-    """Load and deal the experiment's data, once per process.
+    """Load the experiment's data and split them among the sites, once in a process.
 
     places: where sites with data of their own find them; empty: in folders of `data.root`.
     """
@@ -186,7 +186,7 @@ def federation_of(
 
 
 def _check_findings(data: DataSettings, federation: LoadedSites) -> None:
-    """Raise ConfigError where the settings and data in memory are not of the same findings."""
+    """Raise ConfigError if the settings name other findings than the data in memory have."""
     found = federation.classes if federation.dealt.site(0).finds else ()
     if data.finding_names != found:
         raise ConfigError(
@@ -196,13 +196,28 @@ def _check_findings(data: DataSettings, federation: LoadedSites) -> None:
 
 
 def forget() -> None:
-    """Read data again when they are asked for next, as a new process does."""
+    """Forget the loaded data, so that the next use reads them again, as a new process does."""
     _own.cache_clear()
     _federation.cache_clear()
 
 
-def called(data: SiteData) -> str:
-    """Return what a person is told the site is."""
+def _limited(site: SiteClient, number: int, summing: "Summing | None") -> SiteClient:
+    """Return a plain site as one that masks or bounds what leaves it, as `privacy` says."""
+    experiment = site.experiment
+    if experiment.privacy.masked:
+        from fedapp.site.mask_identity import simulated
+        from fedapp.site.masked_sums import Summing
+
+        kind = ProtectedMaskedSite if experiment.privacy.epsilon else MaskedSite
+        part = summing or Summing(simulated(experiment, number), site.folder / "sums")
+        return kind.around(site, summing=part)
+    if experiment.privacy.epsilon:
+        return ProtectedSite.around(site)
+    return ClippedSite.around(site) if experiment.privacy.clip else site
+
+
+def display_name(data: SiteData) -> str:
+    """Return the name by which a message to a person calls a site."""
     return f"site {data.site} ({data.name})" if data.name else f"site {data.site}"
 
 
@@ -231,9 +246,9 @@ def _own(
 
 
 def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
-    """Return the SHA-256 of all that makes a site's files into its data, but for the files."""
+    """Return the SHA-256 of all rules and settings by which a site's files become its data."""
     rules = [OWN, data.names, data.image_size, data.channels, data.mean, data.std]
-    if data.window:  # earlier runs had none; their digest stays as it was
+    if data.window:  # added only where it is set, so that the digest of older runs stays equal
         rules.append(window_ends(data.window) or data.window)
     if data.findings:
         rules.append("findings")
@@ -292,11 +307,12 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
 def _together(
     pool: DataSet, name: str, split: SplitSettings, patients: Numbers | None
 ) -> Numbers | None:
-    """Return which inputs must be dealt together, numbers [N]; None: each is by itself.
+    """Return which inputs must go to the same site and part: group numbers [N]; None: none must.
 
-    Patients, and exact copies where these can be dealt so. A published data set keeps the split
-    that has been cited, and a user's own test part is as he made it; rows of a table may well be
-    equal. What stays apart is said in the run's result (`LoadedSites.copies`).
+    The images of a patient stay together, and so do exact copies of an image where this is
+    possible. A published data set keeps the split under which it has been cited, a user's own test
+    part stays as the user made it, and equal rows of a table need not be copies. The run's result
+    counts the copies that are not together (`LoadedSites.copies`).
     """
     unknown = bool((pool.labels == UNKNOWN).any())
     single = pool.inputs.ndim == 2 or name in PUBLISHED or split.bags or split.test_images

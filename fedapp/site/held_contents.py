@@ -1,4 +1,4 @@
-"""The contents that a site holds: those that its task names, and what is to be named next."""
+"""The contents that a site holds: those that its task names, and those that it made in the task."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -17,10 +17,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Packed:
-    """What became of a report's contents.
+    """A report's contents, stored and ready to be sent.
 
-    contents: digests of the new ones, whole, by role. parts: of those of which a part is sent.
-    payloads: what is sent, by digest. held: what the site holds now.
+    contents: digests of the new contents, whole, by role. parts: those of which only a part is
+    sent, by role. payloads: the bytes to send, by digest. held: digests of all that the site holds
+    now.
     """
 
     contents: dict[str, str]
@@ -33,8 +34,8 @@ class Packed:
 class Holdings:
     """A site's contents, in a store of its own or in the server's pool.
 
-    shares_pool: they lie in the pool, of which the server alone removes any. schemas: of what sites
-    share, by role. initial: makes w_0.
+    shares_pool: whether the store is the server's pool, from which only the server removes
+    contents. schemas: of what sites share, by role. initial: makes the initial model w_0.
     """
 
     store: ModelStore
@@ -44,16 +45,18 @@ class Holdings:
     initial: Callable[[], Params]
 
     def read(self, ref: ModelRef) -> Params:
-        """Return the tensors of a content that is here."""
+        """Return the tensors of a content that the site holds."""
         owner = f"{ref.role} of site {ref.site}"
         return PARSED_MODELS.get(
             ref.digest, self.store.get, self.schemas[ref.role], owner, self.transport
         )
 
     def take_in(self, task: Task, payloads: Mapping[str, bytes]) -> tuple[str, ...]:
-        """Keep what a task names and what came along with it; return what still lacks.
+        """Store the payloads that came with a task, and remove what the task does not name.
 
-        Where it starts from w_0, that is made. Raises ProtocolError where something else came.
+        Returns the digests that the task names and the site lacks. If the task starts from the
+        initial model w_0, the site makes that itself. Raises ProtocolError for a payload that the
+        task does not name, or that is not what its name says.
         """
         wanted = {ref.digest: ref for ref in task.refs()}
         self._keep_only(wanted)
@@ -66,23 +69,23 @@ class Holdings:
             params = from_bytes(blob, schema, owner, self.transport)
             PARSED_MODELS.put(digest, params, schema, self.transport)
             self.store.put(blob)
-        every = (task.own, *task.refs())  # a content of another role may be w_0 too
+        every = (task.own, *task.refs())  # w_0 can also be the content of another role
         first = next((ref.digest for ref in every if ref.version == 0), None)
         if first is not None and not self.store.has(first):
             self._make(first)
         return tuple(digest for digest in wanted if not self._has(digest))
 
     def pack(self, task: Task, report: SiteReport, kept: Collection[str]) -> Packed:
-        """Keep a report's new contents, and of the others what it says; return what is sent.
+        """Store a report's new contents and remove the old ones that it does not name.
 
-        kept: the names of the model's tensors that stay at the site.
+        kept: the names of the model's tensors that never leave the site. Returns what is sent.
         """
         new = dict(report.contents)
-        if report.params is not None:  # first: a part of another role may be based on it
+        if report.params is not None:  # the model comes first: other roles may be based on it
             new = {MODEL: without(report.params, kept), **new}
         keeps = {helper.model.digest for helper in report.helpers}
         keeps |= {ref.digest for ref in report.holds}
-        if new:  # make room before the new ones come
+        if new:  # remove old contents before new ones are written, to need less disk
             bases = {sent.base.digest for sent in report.sent.values() if sent.base}
             self._keep_only({task.own.digest, *keeps, *bases})
         named: dict[str, str] = {}
@@ -107,15 +110,15 @@ class Holdings:
         return Packed(named, parts, payloads, held)
 
     def _keep_only(self, digests: Collection[str]) -> None:
-        """Remove all other contents, but from the server's pool."""
+        """Remove all other contents, unless the store is the server's pool."""
         if not self.shares_pool:
             PARSED_MODELS.keep_only(self.store, digests)
 
     def _make(self, digest: str) -> None:
-        """Make w_0; not where its bytes are others here, as by another torch: then they come."""
+        """Make w_0. If its bytes differ here, as with another torch, the server sends it."""
         try:
             w_0 = self.initial()
-        except ConfigError as error:  # such as no weights file here
+        except ConfigError as error:  # for instance, the file of pretrained weights is not here
             log.info("w_0 comes from the server: %s", error)
         else:
             shared = {name: w_0[name] for name in w_0 if name in self.schemas[MODEL]}
@@ -124,7 +127,7 @@ class Holdings:
                 self.store.put(blob)
 
     def _has(self, digest: str) -> bool:
-        """Whether the content is here and whole; a damaged file is removed by the store."""
+        """Whether the content is here and undamaged; the store removes a damaged file."""
         whole = False
         try:
             whole = self.store.verify(digest)

@@ -1,12 +1,13 @@
-"""The best of a run's models, kept at the site for use: nothing here is sent to anybody.
+"""The best model of a run, kept at the site for later use. Nothing here is sent to anybody.
 
-After every task that measured, the rule of `fedapp.evaluation.model_selection` looks at what the
-site can answer with. The folder always holds the model that it chooses of all so far: a site does
-not know which round is the last. What it chooses from is in the folder too, so that a run that is
-resumed, or a round that is done again, ends with the same bytes.
+After every task with an evaluation, the rule of `fedapp.evaluation.model_selection` compares the
+models with which the site can predict. Since a site does not know which round is the last, the
+folder always holds the best model so far. It holds the candidates' results too, so that a run that
+is resumed, or a round that is repeated, ends with the same bytes.
 
-A model is only ever replaced by a later one of its own run, and only where the rule says that this
-is as good. A run of the same name from elsewhere has another folder (`runfolder.folder_of`).
+A model is only replaced by a later one of its own run, and only if the rule says that the later one
+is as good. A run of the same name from another server has another folder
+(`experiment.run_folder.folder_of`).
 """
 
 import logging
@@ -51,16 +52,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KeptModel:
-    """Keeps a site's model in a folder of its own.
+    """Keeps a site's best model in a folder.
 
-    A model of other settings that lies there stays: then nothing of this run is kept.
+    If the folder holds a model of another run, that one stays and nothing of this run is kept.
     """
 
     folder: Path
     maker: ModelMaker
 
     def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
-        """Keep what a task brought where the rule chooses it. Raises StoreError."""
+        """Keep the model of a task if the rule chooses it. Raises StoreError."""
         apart = report.learned and task.round < self.maker.experiment.method.joins_at
         rounds = self.maker.experiment.rounds
         by = rounds.chosen_by, rounds.min_sensitivity, len(self.maker.facts.classes)
@@ -86,7 +87,7 @@ class KeptModel:
             self._write(replace(held, others=None), None, at, evidence)
 
     def _held(self) -> Description | None:
-        """Return what the folder holds; None where that is nothing, or damaged."""
+        """Return the description of the kept model; None if there is none, or if it is damaged."""
         if not (self.folder / DESCRIPTION).exists():
             return None
         try:
@@ -96,13 +97,13 @@ class KeptModel:
             return None
 
     def _ours(self, found: Origin) -> bool:
-        """Whether a model is of this run, as far as its settings and the site's data tell."""
+        """Whether a model belongs to this run, judged by its settings and the site's data."""
         runs = self.maker.origin(found.round)
-        # Not by code and versions: a run may go on with others.
+        # Code and versions do not count: a run may be resumed with newer ones.
         return replace(found, code=runs.code, versions=runs.versions) == runs
 
     def _keep(self, kept: Candidate, at: "_Moment", report: SiteReport) -> None:
-        """Write the answer's networks with all that is known of them."""
+        """Write the networks of a candidate, with its results and the evidence for them."""
         ending = "" if kept.answer == USED else f"_{kept.answer}"
         reported = {
             part: report.evaluations[f"{part}{ending}"]
@@ -116,7 +117,7 @@ class KeptModel:
         evidence = evidence.with_answers("kept", kept, made.tested)
         inputs = site.labelled_part("test")[0]
         self._write(made.description, made.blob, at, evidence.with_mistakes(inputs))
-        # A person reads the log of a real site; in simulation it is all sites' at once.
+        # A person reads the log of a real site; in a simulation all sites share one log.
         log.log(
             logging.INFO if site.data.audit is None else logging.DEBUG,
             "site %d: the model of round %d is its best so far, right on %d of %d validation "
@@ -127,7 +128,7 @@ class KeptModel:
         )  # fmt: skip
 
     def _rule(self, kept: Candidate, at: "_Moment") -> str:
-        """Return by which rule a candidate is kept, as a person reads it."""
+        """Return the rule by which a candidate is kept, as a text for a person."""
         if not kept.val_images:
             return RULE_WITHOUT_VALIDATION
         least = self.maker.experiment.rounds.min_sensitivity
@@ -143,7 +144,7 @@ class KeptModel:
         return f"{SELECTION_RULE}; {short if kept.short else f'it has {said}'}{unsaid}"
 
     def _networks(self, one: Candidate, at: "_Moment") -> Mapping[str, Predictor]:
-        """Return what gives a candidate of this task its answers."""
+        """Return the networks by which a candidate of this task predicts."""
         answer = "" if one.answer == USED else one.answer
         return self.maker.experiment.method.used(at.task, at.site, answer)
 
@@ -176,7 +177,7 @@ class KeptModel:
     def _write(
         self, made: Description, blob: bytes | None, at: "_Moment", evidence: Evidence
     ) -> None:
-        """Write evidence and model, with the verdict and the warnings that follow from both."""
+        """Write the evidence and the model, with the verdict and the warnings that follow."""
         write_evidence(self.folder, evidence)
         choice, labels = at.choice, evidence.labels.numpy()
         both = evidence.of("joined", choice.joined), evidence.of("alone", choice.alone)
@@ -198,7 +199,7 @@ def _learned(data: SiteData) -> Tensor:
 
 @dataclass(frozen=True)
 class _Moment:
-    """What a task brought. new: its candidates; task, site: as they were measured."""
+    """The candidates of a task (`new`), and the task and context in which they were evaluated."""
 
     choice: Choice
     new: Sequence[Candidate]
@@ -207,10 +208,11 @@ class _Moment:
 
 
 def as_measured(task: Task, report: SiteReport, site: SiteContext) -> tuple[Task, SiteContext]:
-    """Return a task and a context in which the site's own model is the one that was measured.
+    """Return a task and a context in which the site's own model is the one that was evaluated.
 
-    A report's evaluations are of what the site's rule has just made; the task names what was there
-    before. The new model is in no store yet, and would be rounded there (`transport.precision`).
+    A report's evaluations are of the model that the rule has just made, while the task names the
+    model before. The new model is not in a store, where it would be rounded
+    (`transport.precision`).
     """
     params = report.params if report.personal is None else report.personal
     memory = site.memory if report.memory is None else report.memory

@@ -1,4 +1,4 @@
-"""Who a site is in masked sums: by its registered key, or in a simulation by the seed."""
+"""Who a site is in masked sums: it has a registered key, or in a simulation one from the seed."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -17,13 +17,13 @@ from fedapp.protocol.secure_aggregation.simulated_keys import (
 from fedapp.site.masked_sums import Membership
 
 SIGNING_KEY = "signing-key"
-"""Node config: file of the private key that the site is registered with."""
+"""Key of the node config: file of the private key with which the site is registered."""
 
 
 def simulated(experiment: Experiment, number: int) -> Membership:
-    """Return who a simulated site is; all keys follow from the experiment's seed.
+    """Return who a simulated site is. All keys follow from the experiment's seed.
 
-    Raises ConfigError where the run's members have registered keys, which no simulated site has.
+    Raises ConfigError if the run names members with registered keys: a simulated site has none.
     """
     if experiment.privacy.members:
         raise ConfigError(
@@ -52,7 +52,7 @@ def registered(
 ) -> Membership:
     """Return who a real site is. key: file of its private key, PEM. vouched: see `Membership`.
 
-    Raises ConfigError where the key is not the one that the run's members agreed on.
+    Raises ConfigError if the key is not the one that the run's members agreed on for this site.
     """
     privacy, data = experiment.privacy, experiment.data
     if not origin.identity:

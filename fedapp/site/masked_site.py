@@ -1,21 +1,21 @@
 """A site whose answers leave as rows of masked words, of which the server learns the sum alone.
 
-It is a plain site with three differences. It does the steps of a sum that are no work on its images
-(`masked_sums`). It keeps its own model to itself, since no other has it. And its answer to the step
-that adds is one row of words: what a plain site would have said and sent, in a fixed order.
+It is a plain site with three differences. It does the steps of a masked sum that need no images
+(`masked_sums`). It keeps its own model, since the server never gets it. And its answer to the step
+that adds is one row of masked words: all that a plain site would have sent, in a fixed order.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedapp.learn.params import Params, Schema, digest_of, to_bytes, without
-from fedapp.methods._summed import COUNTS, NOISE_SHARE, WORDS, Added, Layout
+from fedapp.methods._summed import COUNTS, WORDS, Added, Layout, Row
 from fedapp.methods.base import Contents, SiteContext, SiteReport
-from fedapp.privacy.noise import Integers
 from fedapp.protocol.messages import (
     MASKED,
     MODEL,
@@ -26,8 +26,7 @@ from fedapp.protocol.messages import (
     Task,
 )
 from fedapp.site.private_state import OWN, VERSION
-from fedapp.site.protected_sums import noise_share, row_noise, within
-from fedapp.site.site import Own, SiteClient
+from fedapp.site.site import OwnState, SiteClient
 
 if TYPE_CHECKING:  # it needs cryptography
     from fedapp.site.masked_sums import Summing
@@ -35,19 +34,16 @@ if TYPE_CHECKING:  # it needs cryptography
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedSite(SiteClient):
-    """summing: the site's part in masked sums."""
+    """A site that masks its answers.
+
+    summing: its part in masked sums.
+    """
 
     masks: ClassVar[bool] = True
     summing: "Summing"
 
-    @classmethod
-    def around(cls, site: SiteClient, summing: "Summing") -> Self:
-        """Return a plain site as one that masks its answers."""
-        plain = {field.name: getattr(site, field.name) for field in fields(site)}
-        return cls(summing=summing, **plain)
-
     def introduction(self) -> SiteFacts:
-        """Introduce the site without counts, of which masked sums tell none."""
+        """Return the facts without the numbers of images: the server learns only their sums."""
         none: dict[str, Any] = dict.fromkeys(COUNTS, 0)
         return replace(self.facts(), **none)
 
@@ -61,7 +57,7 @@ class MaskedSite(SiteClient):
 
     # --- its own model ----------------------------------------------------------------------------
 
-    def _contents(self, own: Own) -> Contents:
+    def _contents(self, own: OwnState) -> Contents:
         params = own.named(OWN)
         return lambda ref: params if ref.digest == own.ref.digest else self._holdings.read(ref)
 
@@ -79,7 +75,7 @@ class MaskedSite(SiteClient):
         model = {n: own[OWN + n] for n in self.shared[MODEL]}
         return ModelRef(task.site, version, digest_of(to_bytes(model)))
 
-    def _kept_model(self, report: SiteReport, context: SiteContext, before: Own) -> Params:
+    def _kept_model(self, report: SiteReport, context: SiteContext, before: OwnState) -> Params:
         new = report.params
         params = before.named(OWN) if new is None else without(new, context.kept)
         version = {VERSION: torch.tensor(int(before.tensors[VERSION]) + (new is not None))}
@@ -88,9 +84,9 @@ class MaskedSite(SiteClient):
     # --- its answer -------------------------------------------------------------------------------
 
     def _answer(
-        self, task: Task, report: SiteReport, context: SiteContext, before: Own
+        self, task: Task, report: SiteReport, context: SiteContext, before: OwnState
     ) -> Incoming:
-        """Keep what is new; return what leaves: one row of words."""
+        """Keep what is new at the site; return what leaves: one row of masked words."""
         private = self._keep(task, report, context, before)
         assert task.sum is not None
         method, facts = self.experiment.method, self.facts()
@@ -98,28 +94,17 @@ class MaskedSite(SiteClient):
         contents = dict(report.contents)
         if report.params is not None and report.learned:
             contents[MODEL] = report.params
-        metrics = dict(report.metrics)
-        if context.protection is not None:
-            metrics[NOISE_SHARE] = noise_share(self.summing.counted(task.sum), context)
         added = Added(
             contents,
             weight=method.weight(facts, said) if report.learned else 0.0,
             learned=float(report.learned),
-            metrics=metrics,
+            metrics=report.metrics,
             evaluations=report.evaluations,
             counts=self.data.counts,
         )
         finds, scored = bool(self.experiment.data.findings), self.experiment.rounds.pooled_auroc
         layout = Layout.of(method, task, self.shared, len(self.classes), finds, scored)
-        row = layout.row(added)
-
-        def noise(key: bytes, counted: int) -> Integers:
-            return row_noise(task, key, counted, layout, context, method, self.releases)
-
-        if context.protection is None:
-            words = self.summing.masked(task, row)
-        else:
-            words = self.summing.masked(task, within(task, row), noise)
+        words = self._masked(task, layout.row(added), layout, context)
         blob = to_bytes({WORDS: torch.from_numpy(words.view(np.int64))})
         named = {MASKED: digest_of(blob)}
         if self.shares_pool:
@@ -134,3 +119,9 @@ class MaskedSite(SiteClient):
             contents=named,
         )
         return Incoming(answer, {named[MASKED]: blob})
+
+    def _masked(
+        self, task: Task, row: Row, layout: Layout, context: SiteContext
+    ) -> NDArray[np.uint64]:
+        """Return a row of numbers as it leaves: as masked words."""
+        return self.summing.masked(task, row)

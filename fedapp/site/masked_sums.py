@@ -46,7 +46,7 @@ from fedapp.site.rollback_guard import ABSENT, Head, digest_of_file
 
 _SECRET_BYTES = 32
 JOURNAL = "journal.json"
-NEVER = -1
+NO_SUM = -1
 """Round and number of no sum."""
 
 Noise = Callable[[bytes, int], NDArray[np.int64]]
@@ -102,12 +102,12 @@ class Entry:
     and which may still be opened. final: round and number of the newest sum that was confirmed.
     """
 
-    round: int = NEVER
-    number: int = NEVER
+    round: int = NO_SUM
+    number: int = NO_SUM
     run: str = ""
     attempt: Attempt = Attempt(0)
     alive: Attempt | None = None
-    final: tuple[int, int] = (NEVER, NEVER)
+    final: tuple[int, int] = (NO_SUM, NO_SUM)
 
     @property
     def sum(self) -> tuple[int, int]:
@@ -131,7 +131,7 @@ class Summing:
 
     def step(self, task: Task) -> SumAnswer:
         """Do a step of a sum but the adding. Raises ProtocolError, StoreError, RecordError."""
-        with self._alone():
+        with self._locked():
             return self._step(task)
 
     def masked(
@@ -142,7 +142,7 @@ class Summing:
         noise: is asked only where the cohort is the right one, since it is paid for then; None:
         there is none. Raises as `step`.
         """
-        with self._alone():
+        with self._locked():
             return self._masked(task, numbers, noise)
 
     def counted(self, step: SumStep) -> int:
@@ -176,7 +176,7 @@ class Summing:
         row = _digest(words.data)
         if attempt.row not in ("", row):
             raise ProtocolError(
-                f"{_named(task, step)}: other numbers than before under the same keys; the server "
+                f"{_label(task, step)}: other numbers than before under the same keys; the server "
                 "must ask for new keys, in another attempt"
             )
         masked = self._masks(attempt).add_masks(context, step, words)
@@ -190,7 +190,7 @@ class Summing:
         asked = task.round, step.number
         if asked <= before.final:
             raise ProtocolError(
-                f"{_named(task, step)}: this site has confirmed a sum of round {before.final[0]}, "
+                f"{_label(task, step)}: this site has confirmed a sum of round {before.final[0]}, "
                 f"number {before.final[1]}, and never goes back: go on from the newest checkpoint"
             )
         newest, again = (*before.sum, before.attempt.number), (*asked, step.attempt)
@@ -198,7 +198,7 @@ class Summing:
             return self._masks(before.attempt).announce(self._context(task, step))
         if again <= newest:
             raise ProtocolError(
-                f"{_named(task, step)}: this site is at attempt {newest[2]} of sum {newest[1]} of "
+                f"{_label(task, step)}: this site is at attempt {newest[2]} of sum {newest[1]} of "
                 f"round {newest[0]}, and only goes on: the server must count attempts up"
             )
         alive = None
@@ -206,7 +206,7 @@ class Summing:
             alive = before.attempt if before.attempt.stage == "added" else before.alive
             if alive is not None and before.run != run:
                 raise ProtocolError(
-                    f"{_named(task, step)}: this site added its numbers to it under another name "
+                    f"{_label(task, step)}: this site added its numbers to it under another name "
                     "or other settings of the run: go on under those"
                 )
         nonce = "" if self.membership.secret is not None else secrets.token_hex(_SECRET_BYTES)
@@ -232,17 +232,17 @@ class Summing:
         self._check_cohort(task, step, attempt)
         if attempt.stage not in ("added", "confirmed"):
             raise ProtocolError(
-                f"{_named(task, step)}: this site has added nothing to it: leave it out of the "
+                f"{_label(task, step)}: this site has added nothing to it: leave it out of the "
                 "survivors"
             )
         if attempt.survivors not in ("", survivors):
             raise ProtocolError(
-                f"{_named(task, step)}: confirmed already, with other survivors; a second sum "
+                f"{_label(task, step)}: confirmed already, with other survivors; a second sum "
                 "would show the numbers of those who differ"
             )
         if step.stage == "open":
             if attempt.stage != "confirmed":
-                raise ProtocolError(f"{_named(task, step)}: must be confirmed before it is opened")
+                raise ProtocolError(f"{_label(task, step)}: must be confirmed before it is opened")
             return site.open_shares(self._context(task, step), step)
         answer = site.confirm(self._context(task, step), step)
         if attempt.stage == "added":  # before it is known: what is confirmed is final
@@ -258,17 +258,17 @@ class Summing:
         newest = (*entry.sum, entry.attempt.number, entry.run)
         if newest != (task.round, step.number, step.attempt, self._run):
             raise ProtocolError(
-                f"{_named(task, step)}: this site has announced no keys for it, or newer ones since"
+                f"{_label(task, step)}: this site has announced no keys for it, or newer ones since"
             )
         return entry
 
     def _check_cohort(self, task: Task, step: SumStep, attempt: Attempt) -> None:
         """Check that a step is about the cohort that the site shared its secrets among."""
         if attempt.stage == "announced":
-            raise ProtocolError(f"{_named(task, step)}: this site has not shared its secrets yet")
+            raise ProtocolError(f"{_label(task, step)}: this site has not shared its secrets yet")
         if (attempt.members, attempt.announced) != (step.members, step.announced):
             raise ProtocolError(
-                f"{_named(task, step)}: this site shared its secrets among other members, or for "
+                f"{_label(task, step)}: this site shared its secrets among other members, or for "
                 "other keys of theirs: the server must ask for new keys, in another attempt"
             )
 
@@ -291,7 +291,7 @@ class Summing:
         found, needed = len(gone.intersection(alive.members)), quorum(len(alive.members))
         if found < needed:
             raise ProtocolError(
-                f"{_named(task, step)}: attempt {alive.number}, to which this site added its "
+                f"{_label(task, step)}: attempt {alive.number}, to which this site added its "
                 f"numbers, may still be opened: {found} of its {len(alive.members)} members have "
                 f"announced keys since, {needed} must: repeat the sum when more are online"
             )
@@ -336,8 +336,8 @@ class Summing:
             raise StoreError(f"{path}: {len(found)} bytes, must be {_SECRET_BYTES}: remove it")
         return found
 
-    def _alone(self) -> AbstractContextManager[None]:
-        return self.head.alone() if self.head else nullcontext()
+    def _locked(self) -> AbstractContextManager[None]:
+        return self.head.locked() if self.head else nullcontext()
 
     def _entry(self) -> Entry:
         try:
@@ -364,7 +364,7 @@ class Summing:
         return self.root / JOURNAL
 
 
-def _named(task: Task, step: SumStep) -> str:
+def _label(task: Task, step: SumStep) -> str:
     return f"masked sum {step.number} of round {task.round}, attempt {step.attempt}"
 
 

@@ -1,8 +1,8 @@
-"""A site's own word on what it is asked: its terms before and after, and its record of both.
+"""What a site does around a request: it checks its terms, before and after, and writes its record.
 
-The site's folder comes with the node's own settings, `site-folder`, which no run can change. A
-simulated site has none, nor has a real one whose settings say `no-terms` and name no folder: then
-everything is as the program allows, and nothing is recorded.
+The site's folder is named by the node's own config (`site-folder`), which no run can change. A
+simulated site has no folder, and neither has a real site whose config says `no-terms` and names no
+folder. Then all that the program allows is allowed, and nothing is recorded.
 """
 
 import hashlib
@@ -42,51 +42,53 @@ from fedapp.protocol.messages import (
 )
 from fedapp.site.record import Line, Record
 from fedapp.site.site import SiteClient
-from fedapp.site.terms import BY_CLASS, FILE, HOW_TO_SAY, TermError, Terms, read_terms
+from fedapp.site.terms import BY_CLASS, REMEDY_NO_TERMS, TERMS_FILE, TermError, Terms, read_terms
 
 log = logging.getLogger(__name__)
 
 INTRODUCED, ASKED, SENT, REFUSED = "introduced", "asked", "sent", "refused"
-"""Events of the record that count later."""
+"""Events of the record. `SitePolicy` reads and counts their lines later."""
 EPSILON_OF = "epsilon_of"
-"""Beside an epsilon in the record: whether it is of an image or a patient; of version 1.0.0 also
-of a whole site."""
+"""Key of the record, beside an epsilon: whether the epsilon protects an image or a patient. Records
+of version 1.0.0 also have epsilons of a whole site."""
 
-KEY, NO_TERMS = "site-folder", "no-terms"
-"""Node config: the site's own folder, with its terms and its record; and that it has no terms."""
+SITE_FOLDER, NO_TERMS = "site-folder", "no-terms"
+"""Keys of the node config: the site's own folder, with its terms and its record; and a declaration
+that the site has no terms."""
 
 
 @dataclass
 class SitePolicy:
-    """What a site allows, and what it wrote down, for one request.
+    """What a site allows and records, for one request.
 
-    folder: None where a site has none. no_terms: a person has said that the site has no terms, so
-    that every run of an approved app is allowed, or the site is simulated. signer: fingerprint of
-    the key by which the run was started; empty: nobody has to.
+    folder: the site's folder; None if it has none. no_terms: a person has declared that the site
+    has no terms, so that every run of an approved app is allowed; or the site is simulated. signer:
+    fingerprint of the key that signed the run; empty if no run has to be signed.
     """
 
     folder: Path | None
     no_terms: bool = False
     signer: str = field(default="", init=False)
     _kept_back: list[str] = field(default_factory=list, init=False)
-    """Parts of the data that the terms keep back, for the log."""
+    """Parts of the data that the terms withhold from runs, for the log."""
     _simulated: tuple[tuple[str, Mapping[str, Scalar]], Experiment] | None = field(
         default=None, init=False
     )
-    """What was read last where there are no terms: several simulated sites may share this."""
+    """The settings that were read last and their experiment: several simulated sites share them."""
 
     @cached_property
     def terms(self) -> Terms:
         """The site's terms.
 
-        Raises ConfigError where there is no readable file of exactly that name and `no_terms` was
-        not said, and where the file is damaged, a link, or others may write it.
+        Raises ConfigError if there is no readable file of exactly that name although `no_terms` was
+        not declared, and if the file is damaged, is a link, or is writable for others.
         """
         if self.folder is not None:
-            return read_terms(self.folder / FILE, absent=self.no_terms)
+            return read_terms(self.folder / TERMS_FILE, absent=self.no_terms)
         if not self.no_terms:
             raise ConfigError(
-                f"{FILE}: is not there, since the node config names no {KEY}: {HOW_TO_SAY}"
+                f"{TERMS_FILE}: is not there, since the node config names no {SITE_FOLDER}: "
+                f"{REMEDY_NO_TERMS}"
             )
         return Terms()
 
@@ -98,25 +100,26 @@ class SitePolicy:
         /,
         **facts: object,
     ) -> None:
-        """Write down what happened in a run. provided, errors: as of `Record.add`."""
+        """Add a line to the record. provided, and what is raised: see `Record.add`."""
         if self.folder is not None:
             run = {"run": origin.run, "identity": origin.identity, "code": origin.code}
             settings = {"settings": origin.experiment}
             Record(self.folder).add(event, provided, **run, **settings, **facts)
 
     def refused(self, origin: Origin, request: Request, why: Exception) -> None:
-        """Write a refusal down; where a term was broken, which."""
+        """Record a refusal, with the term that was broken if it was one."""
         term = {"term": why.term} if isinstance(why, TermError) else {}
         said = one_line(why, 500) if isinstance(why, FedAppError) else type(why).__name__
-        self.note(REFUSED, origin, asked=_asked(request), why=said, **term)
+        self.note(REFUSED, origin, asked=_request_words(request), why=said, **term)
 
     def experiment(
         self, run_config: Mapping[str, Scalar], origin: Origin, placed: bool
     ) -> Experiment:
-        """Return the experiment of a run, which the site's terms allow.
+        """Return the experiment of a run, if the site's terms allow it.
 
-        They are asked before a file is read or a module imported that the run names. placed: see
-        `Terms.check_said`. Raises TermError, and ConfigError as `load_experiment` and `terms` do.
+        The terms are checked before any file is read and any module is imported that the run names.
+        placed: see `Terms.check_said`. Raises TermError, and ConfigError as `load_experiment` and
+        `terms` do.
         """
         preset, overrides = read_run_config(run_config)
         terms = self.terms
@@ -125,7 +128,7 @@ class SitePolicy:
                 self._simulated = (preset, overrides), load_experiment(preset, overrides)
             return self._simulated[1]
         terms.check_presets(preset, str(overrides.get("method.preset", "")))
-        terms.check_presets("", own_method_preset(preset))  # its faults would quote the file
+        terms.check_presets("", own_method_preset(preset))  # error messages would quote that file
         said = unchecked_settings(preset, overrides)
         self._check_started(run_config.get(SIGNED, ""), said, origin)
         self._check_answers(origin)
@@ -136,12 +139,12 @@ class SitePolicy:
         return experiment
 
     def shown(self, data: SiteData, protected: bool = False) -> SiteData:
-        """Return a site's data as runs may see them: without the parts with small counts.
+        """Return a site's data as runs may see them: without the parts that have small counts.
 
-        protected: whether the run protects single images. Then nothing that is counted over these
-        parts is told, and one image more or less must not decide whether a part is there.
-        Validation or test images of which some class has too few are not used in runs at all, so
-        that nothing that is counted over them can be told.
+        If a class has too few validation or test images (term `least_count`), runs do not use that
+        part at all, so that no count over it can leave. protected: whether the run protects single
+        images. Then no count over these parts leaves anyway, and the parts stay: one image more or
+        less must not decide whether a part is there.
         """
         parts = () if protected else (VAL, TEST)
         small = [part for part in parts if self._withheld(data, part)]
@@ -151,7 +154,7 @@ class SitePolicy:
         return data.with_parts(**empty) if empty else data
 
     def introduced(self, facts: SiteFacts, origin: Origin) -> None:
-        """Write down what the server is told of the site's data."""
+        """Record what the server is told of the site's data."""
         told = ("labelled", "unlabelled", "val", "test", "bagged")
         signed = {SIGNED: self.signer} if self.signer else {}
         counts = {name: getattr(facts, name) for name in told}
@@ -166,7 +169,7 @@ class SitePolicy:
         self.note(INTRODUCED, origin, counts=counts, **signed, **withheld)
 
     def before(self, task: Task, site: SiteClient, origin: Origin) -> None:
-        """Check a task before it is done, and write it down. Raises TermError, StoreError."""
+        """Check a task before it is done, and record it. Raises TermError, StoreError."""
         if self.folder is None:
             return
         terms = self.terms
@@ -174,8 +177,8 @@ class SitePolicy:
         if task.sum is not None:
             terms.check_sum(task.sum.members)
         if task.action != EVALUATE:
-            # Masked or not: what the server learns a sum of is of the same kind, and if other
-            # members are in league with it, the sum tells them this site's own part.
+            # Also if sums are masked: the server learns a sum of contents of the same kinds, and
+            # members that collude with it can subtract their own parts from the sum.
             terms.check_roles(site.shared)
             by_class = sorted(BY_CLASS.intersection(site.shared))
             protected = site.experiment.protection is not None  # counts then have noise
@@ -195,24 +198,26 @@ class SitePolicy:
                 terms.check_delta(privacy.delta, sum(site.data.counts.values()))
                 self._check_epsilon(site, origin)
 
-        # No other run can spend between the question and this line.
-        names, cost = sorted(task.models), _cost(task, site)
-        self.note(ASKED, origin, allowed, asked=_asked(task), names=names, pinned=pinned, **cost)
+        # The check and the line are one step: no other run can spend epsilon in between.
+        names, cost = sorted(task.models), _task_cost(task, site)
+        self.note(
+            ASKED, origin, allowed, asked=_request_words(task), names=names, pinned=pinned, **cost
+        )
 
     def after(self, incoming: Incoming, site: SiteClient, task: Task, origin: Origin) -> Incoming:
-        """Return an answer as it may leave, and write down what leaves. Raises as `before`."""
+        """Return an answer as it may leave, and record what leaves. Raises as `before`."""
         answer = incoming.answer
         if isinstance(answer, Refusal):
-            self.note(REFUSED, origin, asked=_asked(task), why=answer.reason)
+            self.note(REFUSED, origin, asked=_request_words(task), why=answer.reason)
         if self.folder is None or not isinstance(answer, Reply):
             return incoming
-        if not site.masks:  # what is in a masked row was asked before
+        if not site.masks:  # what a masked row holds was checked in `before`
             self.terms.check_roles(answer.uploads(task.own.digest))
         size = sum(map(len, incoming.payloads.values()))
         self.terms.check_size(size)
-        cost = _cost(task, site) if answer.uploads(task.own.digest) else {}
+        cost = _task_cost(task, site) if answer.uploads(task.own.digest) else {}
         if EPSILON in answer.metrics:
-            cost = _said(answer.metrics[EPSILON], site)
+            cost = _epsilon_facts(answer.metrics[EPSILON], site)
         pseudo = answer.pseudo
         if pseudo is not None and self.terms.withheld(dict(enumerate(pseudo.by_class))):
             log.warning("this site's terms (least_count): counts of guesses are not told")
@@ -220,7 +225,7 @@ class SitePolicy:
         self.note(
             SENT,
             origin,
-            asked=_asked(task),
+            asked=_request_words(task),
             round=task.round,
             digests=answer.uploads(task.own.digest),
             bytes=size,
@@ -233,7 +238,7 @@ class SitePolicy:
         return replace(incoming, answer=answer)
 
     def _check_started(self, token: Scalar, said: Mapping[str, Scalar], origin: Origin) -> None:
-        """Check who started a run: before its time is over, or it was here before that."""
+        """Check who signed a run, and that it began here before the signature expired."""
         if self.terms.started_by is None:
             return
         word, signer = self.terms.check_started(token, said, origin)
@@ -245,9 +250,10 @@ class SitePolicy:
         self.signer = signer
 
     def _check_answers(self, origin: Origin) -> None:
-        """Check how often a run was answered, before anything of this site is read.
+        """Check how often a run was answered, before any of the site's data are read.
 
-        Introductions count, and so do refusals that no term made: both tell of the site's data.
+        Introductions count as answers. So do refusals, unless a term caused them: both say
+        something of the site's data.
         """
         if self.terms.answers_at_most is None:
             return
@@ -258,9 +264,9 @@ class SitePolicy:
         self.terms.check_answers(told + 1)
 
     def _check_pinned(self, pinned: str, origin: Origin) -> None:
-        """Check that a run's identity has the settings with which it began at this site.
+        """Check that a run of this identity has the settings with which it began at this site.
 
-        Else each of its settings would have an account of epsilon of its own.
+        Otherwise a run could change its settings and spend a new epsilon with each of them.
         """
         if any(line.get("pinned", pinned) != pinned for line in self._lines(origin)):
             raise ConfigError(
@@ -269,7 +275,7 @@ class SitePolicy:
             )
 
     def _check_order(self, number: int, rounds: int, origin: Origin) -> None:
-        """Check that a signed run is as long as it says, and never goes back."""
+        """Check that a signed run stays within its number of rounds and never goes back."""
         if number > rounds:
             raise TermError("started_by", f"round {number} is past the {rounds} that were signed")
         done = [line.get("round", 0) for line in self._lines(origin) if line["event"] == SENT]
@@ -278,7 +284,7 @@ class SitePolicy:
             raise TermError("started_by", f"{why}; a run that begins anew is signed anew")
 
     def _lines(self, origin: Origin) -> Iterator[Line]:
-        """Yield what the record has of a run."""
+        """Yield the lines of the record that belong to a run."""
         assert self.folder is not None
         for line in Record(self.folder).lines(holding=origin.identity):
             if line.get("identity") == origin.identity:
@@ -288,7 +294,7 @@ class SitePolicy:
         """Whether a part has a class of too few images, or patients where these are known."""
         labels = data.parts[part].labels.cpu()
         whose = data.patients.get(part, torch.arange(len(labels)))
-        if labels.ndim == 2:  # findings: a small count is one of images that show it, or do not
+        if labels.ndim == 2:  # findings: images that show one, and images that do not, both count
             image, finding = (labels >= 0).nonzero(as_tuple=True)
             labels, whose = 2 * finding + labels[image, finding], whose[image]
         pairs = set(zip(labels.tolist(), whose.tolist(), strict=True))
@@ -307,8 +313,8 @@ class SitePolicy:
                 sent |= line["event"] == "sent" and run == (origin.run, origin.identity)
                 spent.setdefault(run, []).append(float(line[EPSILON]))
         spent.pop((origin.run, origin.identity), None)
-        # Without its key and list the site would look at the same images through other noise.
-        made = site.releases.made()  # tells an older copy of the list too
+        # With a new key, the site would answer the same question again with other noise.
+        made = site.releases.made()  # raises RecordError for an older copy of the list
         if sent and not made:
             raise StoreError(
                 "the list of this run's noisy releases is gone, and the record knows of some: "
@@ -318,14 +324,14 @@ class SitePolicy:
 
 
 def stands_in(folder: Path) -> bool:
-    """Whether a site's terms let the installed app do runs of another one. Raises ConfigError."""
-    return (folder / FILE).exists() and SitePolicy(folder).terms.stand_in
+    """Whether a site's terms let the installed app do other versions' runs. Raises ConfigError."""
+    return (folder / TERMS_FILE).exists() and SitePolicy(folder).terms.stand_in
 
 
 def _pinned(experiment: Experiment) -> str:
-    """Return a hash of the settings that a run's identity stands for.
+    """Return a hash of the settings that a run of one identity must keep.
 
-    A run may become longer, but not where its length decides how much noise epsilon buys.
+    The number of rounds may change, unless the noise was computed from it (`privacy.epsilon`).
     """
     said = shared_settings(experiment)
     if not experiment.privacy.epsilon:
@@ -333,16 +339,16 @@ def _pinned(experiment: Experiment) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def _cost(task: Task, site: SiteClient) -> dict[str, object]:
-    """Return what a task's record says that its run costs an image or patient: all it may spend."""
+def _task_cost(task: Task, site: SiteClient) -> dict[str, object]:
+    """Return the epsilon that is recorded for a task: all that its run may spend."""
     cost = site.experiment.privacy.epsilon
-    return _said(cost, site) if cost and task.action != EVALUATE else {}
+    return _epsilon_facts(cost, site) if cost and task.action != EVALUATE else {}
 
 
-def _said(cost: float, site: SiteClient) -> dict[str, object]:
-    """Return an epsilon as the record has it, and of what it is."""
+def _epsilon_facts(cost: float, site: SiteClient) -> dict[str, object]:
+    """Return an epsilon as the record has it, with what it protects."""
     return {EPSILON: cost, EPSILON_OF: "patient" if site.data.by_patient else "image"}
 
 
-def _asked(request: Request) -> str:
+def _request_words(request: Request) -> str:
     return f"{request.action} {request.when}" if isinstance(request, Task) else "who are you"

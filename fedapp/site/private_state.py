@@ -1,9 +1,10 @@
-"""What never leaves a site: a part of its model, such as its head, and what it remembers beside.
+"""The state that never leaves a site: part of its model, such as the head, and its method's memory.
 
-It is kept by content: a run that is resumed after a crash asks for what its round began with, and
-newer ones do not get in the way. The server knows the digest only and cannot heal a loss. Among the
-content is a secret of the site (`SALT`), another for each task: by the digest alone somebody could
-try which images the site has trained on, and by two that are equal see that two trainings were.
+Versions of the state are stored by their digest: a run that is resumed after a crash asks for the
+version with which its round began, even if there are newer ones. The server knows only the digest
+and cannot restore a lost state. Each version holds a secret of the site (`SALT`), another one for
+each task. Without it, somebody who knows digests could test which images the site has trained on,
+and two equal digests would show that two trainings ended in the same state.
 """
 
 import logging
@@ -21,29 +22,33 @@ log = logging.getLogger(__name__)
 
 
 OWN, VERSION = "own.", "version"
-"""Before the names of the site's own model, where sums are masked, and how often it was trained."""
+"""If sums are masked: prefix of the tensors of the site's own model, and the tensor that counts how
+often it was trained."""
 MEMORY = "memory."
-"""Goes before the name of a tensor that a site remembers beside its model (`Method.memory`)."""
+"""Prefix of the tensors of the method's memory (`Method.memory`)."""
 SALT = "salt"
-"""Name of the tensor with 32 secret bytes of the site, uint8 [32]."""
+"""Name of the tensor with the 32 bytes of the secret, uint8 [32]."""
 
 
 def salted(params: Params, secret: bytes) -> Params:
-    """Return what is kept with a secret of 32 bytes added, so that its digest says nothing."""
+    """Return a state with a secret of 32 bytes added, so that its digest reveals nothing."""
     return {**params, SALT: torch.frombuffer(bytearray(secret), dtype=torch.uint8)}
 
 
 def stored_schema(kept: Collection[str], whole: Schema, memory: Schema) -> Schema:
-    """Return the schema of what a site stores: the part `kept` of its model, and its memory.
+    """Return the schema of the private state: part `kept` of the model, the memory and the secret.
 
-    And the secret beside them; nothing where there is neither.
+    It is empty if the site keeps neither a part of its model nor a memory.
     """
     found = {n: whole[n] for n in kept} | {MEMORY + n: of for n, of in memory.items()}
     return {**found, SALT: ((32,), torch.uint8)} if found else {}
 
 
 class PrivateParts:
-    """One site's, in a folder: the last two versions, and the one that its round began with."""
+    """One site's private state, in a folder.
+
+    It has the last two versions and the one with which the current round began.
+    """
 
     def __init__(self, root: Path) -> None:
         self._store = ModelStore(root, memory_bytes=0)
@@ -55,7 +60,7 @@ class PrivateParts:
         return self._store.root
 
     def load(self, digest: str, schema: Schema) -> Params | None:
-        """Return the tensors of this version; None where it is empty, or lost."""
+        """Return the tensors of a version; None if `digest` is empty, or if the version is lost."""
         if not schema:
             return {}
         if digest:
@@ -66,10 +71,10 @@ class PrivateParts:
         return None
 
     def keep(self, params: Params, before: str, round: int) -> str:
-        """Keep a new version, made in this round; return its digest, empty without tensors.
+        """Store a new version, made in this round; return its digest, empty if it has no tensors.
 
-        The one before it and the one that the round began with stay. Raises StoreError where the
-        disk refuses.
+        before: digest of the version before it, which stays, as does the one with which the round
+        began. Raises StoreError if the disk refuses.
         """
         if not params:
             return ""
@@ -79,7 +84,7 @@ class PrivateParts:
         return digest
 
     def _round_began_with(self, before: str, round: int) -> str:
-        """Return the version that the round's first task named; note it down at the first task."""
+        """Return the version that the first task of the round named; that task writes it down."""
         noted = self._began.read_text().split(",") if self._began.exists() else []
         if noted[:1] == [str(round)]:
             return noted[1]

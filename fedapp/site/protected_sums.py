@@ -1,10 +1,10 @@
 """What leaves a site that protects single images or patients: sums with noise, and nothing else.
 
-Numbers of images are taken to be known; what else a task's report says is kept at home. A task is
-paid for by what it asks (`pay`), before an image is looked at. What goes wrong afterwards is told
-in one and the same line (`withheld`); a task that only measures is answered all the same. In a
-simulation evaluations are told, since somebody must know how well a study's sites answer: the door
-to hidden labels (`SiteData.audit`), which no real site has, stands for that.
+The numbers of a site's images count as public; nothing else of a task's report leaves. A task is
+paid for by what it asks for (`pay`), before any image is read. Every error after that becomes one
+and the same message to the server (`errors_withheld`), and an evaluation is answered even if it
+failed. In a simulation evaluations do leave, since a study must measure its sites. A site is
+simulated if it has hidden labels (`SiteData.audit`), which no real site has.
 """
 
 import logging
@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from fedapp.core.errors import ConfigError, FedAppError, WithheldError, one_line
-from fedapp.core.rng import numpy_stream
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.methods._summed import Layout, Row
 from fedapp.methods.base import ImageLevel, Method, SiteContext, SiteReport
@@ -29,13 +28,13 @@ from fedapp.site.privacy_budget import Releases
 
 log = logging.getLogger(__name__)
 
-STEP = 2.0**-FRACTION
-"""Of the fixed point in which noise is added."""
+FIXED_POINT_STEP = 2.0**-FRACTION
+"""The distance of two neighbouring numbers of the fixed point in which noise is added."""
 
 
 @contextmanager
-def withheld(protects: bool) -> Iterator[None]:
-    """Turn whatever goes wrong inside into `Withheld`, where real images are protected."""
+def errors_withheld(protects: bool) -> Iterator[None]:
+    """Turn every error inside into `Withheld`, which tells the server nothing, if `protects`."""
     try:
         yield
     except Exception as error:
@@ -47,11 +46,12 @@ def withheld(protects: bool) -> Iterator[None]:
 
 
 def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) -> None:
-    """Note what a task will send of single images; the same question again costs nothing.
+    """Note the releases that a task asks for; the same question a second time costs nothing.
 
-    Raises ConfigError where it asks for what has no noise, or for more than the run's epsilon pays
-    for. That depends on the question alone: a server that sends one network after another and looks
-    which of them is refused learns nothing of an image.
+    Raises ConfigError if the task asks for a content that gets no noise, or for more releases than
+    the run's epsilon pays for. Whether it raises depends on the question alone and on no image: a
+    server cannot learn of an image by sending one network after another and looking which of them
+    is refused.
     """
     image_level = _image_level(method)
     added = image_level.sensitivity(task, site)
@@ -76,10 +76,10 @@ def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) 
 def protected(
     task: Task, report: SiteReport, site: SiteContext, method: Method[Any], releases: Releases
 ) -> SiteReport:
-    """Return a report as it may leave: contents have all of the noise.
+    """Return a report as it may leave: its contents have all of their noise.
 
-    Where sums are masked they have none yet: shares are added to the row (`row_noise`). Raises
-    ConfigError where the method sends what was not paid for (`pay`).
+    If sums are masked, the contents have no noise yet: each site adds its share to the masked row
+    (`row_noise`). Raises ConfigError if the method sends a content that was not paid for (`pay`).
     """
     assert site.protection is not None
     image_level = _image_level(method)
@@ -95,7 +95,7 @@ def protected(
     if leaving and site.data.by_patient:
         told[EPSILON_OF_PATIENTS] = 1.0
     real, holds = site.data.audit is None, report.holds
-    if real and task.action == EVALUATE:  # the same whether anything could be measured
+    if real and task.action == EVALUATE:  # the same whether the evaluation worked or failed
         holds = tuple(ref for refs in task.models.values() for ref in refs)
     return replace(
         report,
@@ -109,7 +109,7 @@ def protected(
 
 
 def _image_level(method: Method[Any]) -> ImageLevel:
-    """Return how a method protects single images. Raises ConfigError where it has no such form."""
+    """Return how a method protects single images. Raises ConfigError if it cannot."""
     if method.image_level is None:
         raise ConfigError(
             f"privacy.epsilon: {method.name} has no form in which single images are protected: "
@@ -124,25 +124,20 @@ def _unprotected(roles: Sequence[str]) -> ConfigError:
     )
 
 
-def simulated_secret(seed: int, site: int) -> bytes:
-    """Return the secret of a simulated site: whoever knows the seed can take the noise off."""
-    return numpy_stream(seed, "noise", site).bytes(32)
-
-
 def noise_for(
     digest: str, role: str, sensitivity: float, site: SiteContext, releases: Releases, count: int
 ) -> Integers:
-    """Return all of the noise of a content of `count` numbers, int64, in their order.
+    """Return all of the noise of a content of `count` numbers, int64 [count], in their order.
 
-    digest: of the content. It is noted as released, and the same content has the same noise
-    whenever it is asked for. Raises ConfigError where the run's epsilon does not pay for it.
+    digest: the content's digest. It is noted as released, and the same content gets the same noise
+    whenever it is asked for. Raises ConfigError if the run's epsilon does not pay for it.
     """
     protection = site.protection
     assert protection is not None
     said = "\n".join([role, digest, repr(protection.settings), "1"]).encode()  # 1: of one site
     _pay(role, said, site, releases)
     key = releases.key(b"share " + said)
-    return draw_noise_share(key, count, sensitivity, _multiplier(role, site), STEP)
+    return draw_noise_share(key, count, sensitivity, _multiplier(role, site), FIXED_POINT_STEP)
 
 
 def _multiplier(role: str, site: SiteContext) -> float:
@@ -153,10 +148,10 @@ def _multiplier(role: str, site: SiteContext) -> float:
 def _pay(
     role: str, what: bytes, site: SiteContext, releases: Releases, steps: int | None = None
 ) -> None:
-    """Note a release. Raises ConfigError where the run's epsilon does not pay for it.
+    """Note a release. Raises ConfigError if the run's epsilon does not pay for it.
 
-    steps: of a model, how many it was trained by: the plan pays for so many tasks of so many steps,
-    and the server chooses what it asks for.
+    steps: the number of steps by which a model was trained; None: the content is no model. The plan
+    pays for a number of trainings of each length, and the server chooses which of them it asks for.
     """
     assert site.protection is not None
     plan, epsilon = site.protection.plan, site.protection.settings.epsilon
@@ -180,12 +175,12 @@ def row_noise(
 ) -> Integers:
     """Return a site's shares of the noise for a row of a masked sum, int64 [layout.size].
 
-    key: stands for the attempt at the sum and its cohort (`Summing.masked`): each has noise of its
-    own, so that no difference of two sums is without. counted: members that the site counts upon.
-    The sum is paid for once, by its round and number, whichever of its attempts is opened: one at
-    most is. A site that has nothing to say, without labels say, adds its share too: it is counted
-    upon. Counts of images and of sites are taken to be known, and get none. Raises ConfigError
-    where the run's epsilon does not pay for it.
+    key: names the attempt at the sum and its cohort (`Summing.masked`). Each of them has noise of
+    its own, so that the difference of two sums has noise too. counted: how many members the site
+    expects to add noise. The sum is paid for once, by its round and number: at most one of its
+    attempts is opened. A site without a contribution, for instance without labels, adds its share
+    of the noise too, since the others rely on it. Counts of images and of sites are public and get
+    no noise. Raises ConfigError if the run's epsilon does not pay for it.
     """
     assert task.sum is not None and site.protection is not None
     row = np.zeros(layout.size, np.int64)
@@ -199,17 +194,17 @@ def row_noise(
             place.stop - place.start,
             sensitivity,
             _multiplier(role, site),
-            STEP,
+            FIXED_POINT_STEP,
             makers,
         )
     return row
 
 
 def noise_share(counted: int, site: SiteContext) -> float:
-    """Return the variance of a site's noise (`row_noise`) over the account's, in (0, 1].
+    """Return the variance of a site's noise (`row_noise`) over that of the account, in (0, 1].
 
-    It follows from the site's terms and from how many members there are, and from no image. Sites
-    may count upon different numbers of members, so the server cannot know it from the sum alone.
+    It follows from the site's terms and the number of members, and from no image. Sites may expect
+    different numbers of members to add noise, so the server cannot know it from the sum alone.
     """
     return 1 / _makers(counted, site)
 
@@ -219,11 +214,12 @@ def _makers(counted: int, site: SiteContext) -> int:
     return honest_members(counted, site.protection.settings.colluding)
 
 
-def within(task: Task, row: Row) -> Row:
-    """Return a row with each number inside what a masked sum can hold.
+def within_bound(task: Task, row: Row) -> Row:
+    """Return a row with each number cut to the range that a masked sum can hold.
 
-    A number beyond is an error elsewhere. Here the server could choose weights so near the bound
-    that one image decides whether there is one; cutting brings no two rows further apart.
+    Without protection a number beyond the range is an error. Here the server could choose weights
+    so near to the bound that one image decides whether there is an error, so numbers are cut. That
+    never increases the distance of two rows, which the noise hides.
     """
     assert task.sum is not None
     most = max_number(len(task.sum.members))
@@ -238,7 +234,11 @@ def _noisy(
     found, at = {}, 0
     for name, tensor in params.items():
         part = noise[at : at + tensor.numel()]
-        whole = np.rint(tensor.double().flatten().numpy() / STEP).astype(np.int64) + part
-        found[name] = torch.from_numpy(whole * STEP).reshape(tensor.shape).to(tensor.dtype)
+        whole = (
+            np.rint(tensor.double().flatten().numpy() / FIXED_POINT_STEP).astype(np.int64) + part
+        )
+        found[name] = (
+            torch.from_numpy(whole * FIXED_POINT_STEP).reshape(tensor.shape).to(tensor.dtype)
+        )
         at += tensor.numel()
     return found

@@ -2,11 +2,11 @@
 
     FOLDER/record/record.jsonl     number, time, event and its facts, `before`, `hash`
 
-A line that is changed, cut out or moved breaks the chain, and `verify` names it. The record's head
-(`fedapp.site.rollback_guard`) lies outside of the folder and knows the SHA-256 of the whole file.
-Before a line is added, and thus before every task, the file is compared with it: a record that was
-changed anywhere, cut, or replaced by an older copy stops the site. Nothing of a patient is in a
-record: no image, no name of a file, no label.
+If a line is changed, cut out or moved, the chain is broken, and `verify` names the line. The head
+of the record (`fedapp.site.rollback_guard`) lies outside of the folder and has the SHA-256 of the
+whole file. Before a line is added, and thus before every task, the file is compared with its head:
+the site stops if the record was changed anywhere, was cut, or was replaced by an older copy. A
+record holds nothing of a patient: no image, no name of a file, no label.
 """
 
 import hashlib
@@ -33,42 +33,42 @@ from fedapp.protocol.messages import EPSILON
 from fedapp.site.rollback_guard import ABSENT, Head, RecordError, heads_root
 
 FOLDER, LINES = "record", "record.jsonl"
-FIRST = "0" * 64
-"""`before` of the first line."""
+BEFORE_FIRST = "0" * 64
+"""The value of `before` in the first line."""
 ACCEPTED = "accepted"
-"""Event: a person took the record as it is for the newest one, and said why."""
+"""Event: a person declared that the record is the newest one as it is, and gave a reason."""
 
 _NEEDED = "readable and writable; without a record nothing is done"
 
 Line = dict[str, Any]
 _KEYS = {"number", "at", "event", "before", "hash"}
-"""What every line says."""
+"""The keys that every line has."""
 
 
 @dataclass(frozen=True)
 class RunLines:
-    """A run's lines in a record, the oldest first. Runs of one name by two servers are two."""
+    """The lines of one run, the oldest first. Two servers' runs of one name have two identities."""
 
     run: str
     lines: list[Line]
 
     def of(self, event: str) -> list[Line]:
-        """Return the lines of an event."""
+        """Return the lines with this event."""
         return [line for line in self.lines if line["event"] == event]
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of all answers."""
+        """Bytes of all answers together."""
         return sum(line.get("bytes", 0) for line in self.of("sent"))
 
     @property
     def epsilon(self) -> float | None:
-        """Of the models that left; None where they left without noise."""
+        """The largest epsilon of what left; None if nothing left with noise."""
         return max((line[EPSILON] for line in self.of("sent") if EPSILON in line), default=None)
 
 
 def by_run(lines: list[Line]) -> list[RunLines]:
-    """Return the runs that lines are of, in the order in which they came."""
+    """Group lines by run, in the order of each run's first line."""
     found: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         if "run" in line:
@@ -77,12 +77,12 @@ def by_run(lines: list[Line]) -> list[RunLines]:
 
 
 def minute(line: Line) -> str:
-    """Return when a line was written: UTC, to the minute."""
+    """Return the minute at which a line was written, UTC, such as 2026-01-31 08:05."""
     return str(line["at"])[:16].replace("T", " ")
 
 
 def _nothing() -> None:
-    """Ask nothing."""
+    """Do nothing: a line that needs no check."""
 
 
 @dataclass(frozen=True)
@@ -97,27 +97,27 @@ class Record:
         return self.folder / FOLDER / LINES
 
     def add(self, event: str, provided: Callable[[], None] = _nothing, /, **facts: object) -> None:
-        """Write an event down; it is on the disk when this returns.
+        """Add a line for an event. It is on the disk when this returns.
 
-        provided: is called before, while no other program can add a line, so that what it decides
-        from the record still holds when the line is there; what it raises keeps the line out. A
-        line that a power cut left half is cut off, and a line says so. Raises StoreError where the
-        disk refuses, RecordError where the record is not as this site left it: then nothing may go
-        on, since nobody would know of it.
+        provided: is called first, while no other program can add a line; so a decision that it
+        takes from the record still holds when the line is added. If it raises, no line is added. A
+        line that a power cut left half written is cut off, and a line says so. Raises StoreError if
+        the disk refuses, RecordError if the record is not as this site left it. After an error the
+        caller must not go on, since the record would not show it.
         """
         self._add(event, facts, provided)
 
     def check(self) -> None:
         """Compare the record with its head, as `add` does. Raises as `add` does."""
-        with self._head.alone():
+        with self._head.locked():
             self._head.check(_digest(self._whole()[0]))
 
     def accept(self, reason: str) -> None:
-        """Take the record as it is for the one that the site left; a line says why.
+        """Accept the record as it is, although its head says otherwise; a line says why.
 
-        For a restored backup, another machine, and lost heads. Raises RecordError where the chain
-        is broken: such a record is moved away, not accepted. Raises it too where this program runs
-        as another user than the node, as by sudo: the node would not see that user's heads.
+        This is for a restored backup, another machine, and lost heads. Raises RecordError if the
+        chain is broken: such a record must be moved away. Raises it too if this program runs as
+        another user than the node, as by sudo: the node would not see that user's heads.
         """
         for one in (self.folder, self.path.parent):
             if one.exists() and (owner := one.stat().st_uid) not in {0, os.geteuid()}:
@@ -137,11 +137,11 @@ class Record:
         provided: Callable[[], None],
         accept: bool = False,
     ) -> None:
-        with self._head.alone():
+        with self._head.locked():
             whole, torn = self._whole()
-            total = hashlib.sha256(whole)  # of a long record this is what takes time: once
+            total = hashlib.sha256(whole)  # computed once: for a long record it takes most time
             if not accept:
-                self._head.check(_said(total, whole))
+                self._head.check(_digest_of(total, whole))
             provided()
             try:
                 make_folder(self.path.parent, mode=0o700)
@@ -162,23 +162,23 @@ class Record:
         facts: Mapping[str, object],
         accept: bool,
     ) -> bytes:
-        """Add a line to the whole ones; return all. total: the hash over them, brought along."""
+        """Add a line to the whole lines; return all. total: their running hash."""
         last = _read(whole[whole.rfind(b"\n", 0, -1) + 1 :], 0) if whole else None
-        number, before = (last["number"] + 1, last["hash"]) if last else (1, FIRST)
-        text, old = _text(_line(number, event, facts, before)), _said(total, whole)
+        number, before = (last["number"] + 1, last["hash"]) if last else (1, BEFORE_FIRST)
+        text, old = _text(_line(number, event, facts, before)), _digest_of(total, whole)
         total.update(text)
         with self._head.advance(old, total.hexdigest(), accept=accept):
             append_durable(self.path, text)
         return whole + text
 
     def lines(self, holding: str = "") -> Iterator[Line]:
-        """Yield every line, or those that hold an ASCII text; one that is no JSON: RecordError."""
+        """Yield the lines that have an ASCII text. Raises RecordError for one that is no JSON."""
         for number, text in enumerate(self._whole()[0].splitlines(keepends=True), 1):
             if holding.encode() in text:
                 yield _read(text, number)
 
     def readable(self) -> list[Line]:
-        """Return the lines up to the first that is not as it was written; `verify` says which."""
+        """Return the lines before the first one that was changed; `verify` names that one."""
         lines: list[Line] = []
         with suppress(RecordError, OSError):
             for line in self.lines():
@@ -188,12 +188,12 @@ class Record:
         return lines
 
     def verify(self) -> tuple[int, list[str]]:
-        """Return how many lines there are, and what is worth a look although the record is whole.
+        """Return how many lines there are, and remarks on lines that a person should look at.
 
-        Raises RecordError, naming the line, where one was changed, cut out or moved, and where the
+        Raises RecordError if a line was changed, cut out or moved (it names the line), and if the
         record is not the one that its head knows.
         """
-        with self._head.alone():
+        with self._head.locked():
             whole, torn = self._whole()
             at, count, remarks = "", 0, []
             for line in self._chained(whole.splitlines(keepends=True)):
@@ -211,8 +211,8 @@ class Record:
         return count, remarks
 
     def _chained(self, texts: list[bytes]) -> Iterator[Line]:
-        """Yield lines that follow each other as they were written. Raises RecordError."""
-        before = FIRST
+        """Yield the lines. Raises RecordError for the first that does not follow the one before."""
+        before = BEFORE_FIRST
         for count, text in enumerate(texts, 1):
             line = _read(text, count)
             if line.get("number") != count or line.get("before") != before:
@@ -229,10 +229,10 @@ class Record:
         )
 
     def _whole(self) -> tuple[bytes, bytes]:
-        """Return the whole lines, and what a power cut left of one after them.
+        """Return the whole lines, and the bytes of a half-written line after them.
 
-        Raises ConfigError where the file or its folder is a link or somebody else's, StoreError
-        where it cannot be read.
+        Raises ConfigError if the file or its folder is a link or belongs to another user,
+        StoreError if it cannot be read.
         """
         try:
             check_owned(self.path.parent)
@@ -247,7 +247,7 @@ class Record:
 
 
 def user_name(number: int | None = None) -> str:
-    """Return the name of a user, by the number; None: of this program's, for what it decides."""
+    """Return a user's name. number: the user id; None: that of this program."""
     number = os.getuid() if number is None else number
     try:
         return pwd.getpwuid(number).pw_name
@@ -267,10 +267,10 @@ def _hash(line: Line) -> str:
 
 
 def _digest(whole: bytes) -> str:
-    return _said(hashlib.sha256(whole), whole)
+    return _digest_of(hashlib.sha256(whole), whole)
 
 
-def _said(total: "hashlib._Hash", whole: bytes) -> str:
+def _digest_of(total: "hashlib._Hash", whole: bytes) -> str:
     return total.hexdigest() if whole else ABSENT
 
 

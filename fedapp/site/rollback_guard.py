@@ -1,8 +1,8 @@
-"""The head of a file: how far a site had come with it, kept outside of the site folder.
+"""The head of a file: which version of it is the newest, kept outside of the site folder.
 
 A record, a journal or a list can be whole in itself and yet be an older copy of itself: its end was
-cut off, or a backup was put back. Nothing inside the file can tell. So the site keeps a *head* of
-each such file, in a place of its own outside the site folder:
+cut off, or a backup was put back. Nothing inside the file can show this. So the site keeps a *head*
+of each such file, in a place of its own outside the site folder:
 
     $FEDAPP_HEADS, else $XDG_STATE_HOME/fedapp/heads, else ~/.local/state/fedapp/heads
         SITE/key          32 random bytes of this site; SITE is a hash of the site folder's path
@@ -15,13 +15,14 @@ the change that is under way. It is authenticated by an HMAC with the key. A cha
     2. change     the caller writes the file
     3. settle     the head forgets the digest before the change
 
-If the program is killed between 1 and 3, the file may be as before or as after, and both are right.
-After 3 only the new file is right. So an older copy is told from a crash. Step 3 does not wait for
-the disk: after a power cut the last change of a file may count as unfinished, and only that one.
+If the program is killed between 1 and 3, the file may be as before or as after the change, and both
+are accepted. After 3 only the new file is accepted. So an older copy is distinguished from a crash.
+Step 3 does not wait for the disk: after a power cut, the last change of a file (and only that one)
+may still count as unfinished.
 
-What a head does not find: that the site folder and the heads were both put back to the same
-moment, as a snapshot of the whole machine is; that all heads and all files are gone, which is a
-first start. Keep FEDAPP_HEADS on storage that is not restored together with the site folder.
+A head cannot notice two things. The site folder and the heads were both put back to the same
+moment, as by a snapshot of the whole machine. Or all heads and all files are gone, which looks like
+a first start. Keep FEDAPP_HEADS on storage that is not restored together with the site folder.
 """
 
 import hashlib
@@ -39,26 +40,26 @@ from filelock import FileLock, Timeout
 from fedapp.core.disk import check_owned, make_folder, open_own_file, write_atomic, write_error
 from fedapp.core.errors import ConfigError, FedAppError, StoreError
 
-PLACE = "FEDAPP_HEADS"
-"""Environment variable: the folder in which all sites of this machine have their heads."""
+HEADS_VARIABLE = "FEDAPP_HEADS"
+"""Environment variable that names the folder of the heads of all sites of this machine."""
 ABSENT = ""
 """The digest of a file that is not there."""
 _SLOT = 512
-"""Bytes of one version of a head. A file has two, written in turn: one of them is always whole."""
+"""Bytes of one version of a head. A file has two versions, written in turn: one is always whole."""
 _KEY_BYTES = 32
 _LOCK_S = 10.0
 
 
 class RecordError(FedAppError):
-    """A file by which a site accounts for what it did is not as the site left it."""
+    """A file in which a site records what it did is not as the site left it."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a head says. count: how often it was written.
+    """The content of a head.
 
-    before, now: SHA-256 in hex, or ABSENT, of the file before and after the newest change. They are
-    equal where that change is finished.
+    count: how often the head was written. before, now: SHA-256 in hex, or ABSENT, of the file
+    before and after the newest change. They are equal if that change is finished.
     """
 
     count: int
@@ -70,15 +71,15 @@ class Mark:
 class Head:
     """The head of one file of a site.
 
-    folder: the site folder. name: of the file among all files of this site, the same for ever.
-    file: the file, for messages; `Head` neither reads nor writes it. remedy: what a person can do
-    where the file is not the one that the head knows.
+    folder: the site folder. name: names the file among all files of this site, and never changes.
+    file: the file, for messages only: `Head` neither reads nor writes it. remedy: what a person can
+    do if the file is not the one that the head knows.
 
     Whoever uses a head computes the file's digest, changes the file and settles the head while it
-    holds `alone`; otherwise another process may change the file in between. Typical use:
+    holds `locked`; otherwise another process may change the file in between. Typical use:
 
         head = Head(site_folder, f"journal {identity}", path, "begin another run")
-        with head.alone():
+        with head.locked():
             head.check(old := digest(path))
             with head.advance(old, digest_of(new)):
                 write_atomic(path, new, durable=True, mode=0o600)
@@ -90,11 +91,11 @@ class Head:
     remedy: str
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold this head against all other processes and threads.
+    def locked(self) -> Iterator[None]:
+        """Lock this head against all other processes and threads.
 
-        It cannot be held twice by one thread. Raises StoreError where somebody holds it for more
-        than 10 seconds, or the disk refuses.
+        One thread cannot lock it twice. Raises StoreError if another program holds the lock for
+        more than 10 seconds, or if the disk refuses.
         """
         try:
             place = self._place()
@@ -105,7 +106,7 @@ class Head:
         except Timeout as error:
             raise StoreError(f"{self.file}: another program holds it: end that program") from error
         except OSError as error:
-            raise write_error(self._path, error, setting=PLACE) from error
+            raise write_error(self._path, error, setting=HEADS_VARIABLE) from error
         try:
             yield
         finally:
@@ -114,9 +115,9 @@ class Head:
     def check(self, digest: str) -> None:
         """Check that a file with this digest is the one that the site left.
 
-        digest: SHA-256 in hex; ABSENT: there is no file. Raises RecordError where the file is
-        older, cut, changed, gone, or unknown to this machine's heads; StoreError where the head
-        cannot be read.
+        digest: SHA-256 in hex; ABSENT: there is no file. Raises RecordError if the file is an older
+        copy, is cut, changed or gone, or has no head on this machine; StoreError if the head cannot
+        be read.
         """
         mark = self.mark()
         if mark is None and digest == ABSENT:
@@ -138,11 +139,11 @@ class Head:
     def advance(self, before: str, now: str, *, accept: bool = False) -> Iterator[None]:
         """Announce that a file changes, let the caller change it, and settle the head.
 
-        before, now: the file's digests before and after the change. It is checked that `before` is
-        what the site left. accept: it is not checked, since a person has decided, and `now` says
-        why. When the body begins, the announcement is on the disk. If the body raises, the file
-        may be either of the two until the next change. Raises as `check` does, and StoreError
-        where the disk refuses.
+        before, now: the file's digests before and after the change. `before` must be the file that
+        the site left. accept: skip that check, since a person has decided to accept the file. When
+        the body begins, the announcement is on the disk. If the body raises, either of the two
+        files is accepted until the next change. Raises as `check` does, and StoreError if the disk
+        refuses.
         """
         count = 0
         with suppress(RecordError) if accept else nullcontext():
@@ -153,10 +154,10 @@ class Head:
         self._write(Mark(count + 2, now, now), durable=False)
 
     def mark(self) -> Mark | None:
-        """Return what the head says; None: there is none.
+        """Return the content of the head; None if there is no head.
 
-        Raises RecordError where it is damaged or of another site's key, StoreError where it cannot
-        be read.
+        Raises RecordError if it is damaged or was written with another site's key, StoreError if it
+        cannot be read.
         """
         try:
             with open_own_file(self._path, os.O_RDONLY) as file:
@@ -189,14 +190,14 @@ class Head:
             both = blank + slot if mark.count % 2 else slot + blank
             write_atomic(self._path, both, durable=True, mode=0o600)
         except OSError as error:
-            raise write_error(self._path, error, setting=PLACE) from error
+            raise write_error(self._path, error, setting=HEADS_VARIABLE) from error
 
     def _slot(self, mark: Mark) -> bytes:
         said = json.dumps(asdict(mark))
         return f"{self._mac(said, self._key())} {said}".encode().ljust(_SLOT)
 
     def _parsed(self, slot: bytes, key: bytes) -> Mark | None:
-        """Return what one slot says; None where it is blank, torn, or not of this site."""
+        """Return the content of one slot; None if it is blank, half written, or of another site."""
         mac, _, said = slot.decode(errors="replace").rstrip().partition(" ")
         if not hmac.compare_digest(mac.encode(), self._mac(said, key).encode()):
             return None
@@ -206,7 +207,7 @@ class Head:
         return hmac.digest(key, f"{self.name}\n{said}".encode(), "sha256").hex()
 
     def _key(self) -> bytes:
-        """Return the site's key; it is made when the first head is."""
+        """Return the site's key, which is made together with its first head."""
         path = self._place() / "key"
         try:
             with open_own_file(path, os.O_RDONLY) as file:
@@ -239,35 +240,37 @@ class Head:
 
 
 def place_of(folder: Path) -> Path:
-    """Return where the heads of a site folder lie. Raises ConfigError where that is in it."""
+    """Return the folder of a site's heads. Raises ConfigError if it lies in the site folder."""
     own = folder.resolve()
     root = heads_root().resolve()
     if root.is_relative_to(own):
         raise ConfigError(
             f"{root}: the heads must not lie in the site folder {own}, whose files they guard: "
-            f"set {PLACE} to a folder elsewhere"
+            f"set {HEADS_VARIABLE} to a folder elsewhere"
         )
     return root / hashlib.sha256(os.fsencode(own)).hexdigest()[:32]
 
 
 def heads_root() -> Path:
     """Return the folder in which all sites of this machine have their heads."""
-    if named := os.environ.get(PLACE):
-        if not Path(named).is_absolute():  # each program of a site may have another current folder
-            raise ConfigError(f"{PLACE} = {named!r}: must begin with a slash")
+    if named := os.environ.get(HEADS_VARIABLE):
+        if not Path(named).is_absolute():  # the programs of a site may run in different folders
+            raise ConfigError(f"{HEADS_VARIABLE} = {named!r}: must begin with a slash")
         return Path(named)
     try:
         return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / (
             "fedapp/heads"
         )
     except RuntimeError as error:
-        raise ConfigError(f"this user has no home folder: set {PLACE} to a folder") from error
+        raise ConfigError(
+            f"this user has no home folder: set {HEADS_VARIABLE} to a folder"
+        ) from error
 
 
 def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file in hex; ABSENT where there is none.
+    """Return the SHA-256 of a file in hex; ABSENT if there is no file.
 
-    Raises RecordError for a link and for a file of another user, StoreError where it cannot be
+    Raises RecordError for a link and for a file of another user, StoreError if the file cannot be
     read.
     """
     try:

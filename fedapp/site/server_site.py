@@ -1,4 +1,4 @@
-"""The server's own site, where it holds labelled images: the same code as at any site."""
+"""The server's own site, if the server has labelled images. It runs the code of any other site."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +14,13 @@ from fedapp.site.federation import federation_of
 from fedapp.site.site import SiteClient
 
 PLACE = "server"
-"""What the server's own images are called where they are dealt, and in errors."""
+"""The name of the server's own images in the split and in errors."""
 
 
 def servers_site(experiment: Experiment, pool: ModelStore, sites_root: Path) -> SiteClient:
-    """Open it on the server's pool; what it keeps to itself lies below `sites_root`.
+    """Open the server's site on the server's pool; its own folder lies below `sites_root`.
 
-    Its images are its part of the data set that is dealt, or lie in `runtime.server_data`.
+    Its images are its part of the data set that is split, or lie in `runtime.server_data`.
     """
     own = experiment.runtime.server_data
     places = {SERVER_SITE: Place(PLACE, Path(own).expanduser())} if own else {}
@@ -31,9 +31,9 @@ def servers_site(experiment: Experiment, pool: ModelStore, sites_root: Path) -> 
 
 
 def all_to_learn_from(data: SiteData) -> SiteData:
-    """Return the same data with the validation and test images among the labelled ones.
+    """Return the same data with the validation and test images moved to the labelled ones.
 
-    Nobody measures a model at the server: its images are no site's, so they tell no site anything.
+    No model is evaluated at the server: its images say nothing about the data of a site.
     """
     parts = [data.parts[name] for name in (LABELLED, VAL, TEST)]
     everything = Part(torch.cat([p.inputs for p in parts]), torch.cat([p.labels for p in parts]))

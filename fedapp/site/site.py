@@ -1,27 +1,23 @@
-"""The site's side of a task: take in models, do the method's rule, give an answer.
+"""A site's work on a task: take in models, apply the method's rule, give an answer.
 
-The same code runs at a hospital, in a simulated site and in the loopback driver.
+`SiteClient.handle` is the way of every task: `_incoming` takes in the models that the task names,
+`_do` applies the method's rule and `_answer` packs what the rule reports. The same code runs at a
+hospital, in a simulated site and without Flower. Sites that mask or bound what leaves them override
+single steps: `masked_site` and `protected_site`.
 """
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 
 from fedapp.core.cache import Cache
 from fedapp.core.devices import deterministic, pick_dtype, torch_threads
-from fedapp.core.errors import (
-    ConfigError,
-    FedAppError,
-    ProtocolError,
-    StoreError,
-    message_for_server,
-    one_line,
-)
+from fedapp.core.errors import FedAppError, ProtocolError, StoreError, message_for_server, one_line
 from fedapp.data.augment import flips
 from fedapp.data.sites import TEST, SiteData
 from fedapp.experiment.experiment import Experiment
@@ -29,15 +25,13 @@ from fedapp.learn.frozen_answers import answers_cached_in
 from fedapp.learn.model_caches import Score, score_cache
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, schema_of
-from fedapp.learn.work_counter import WorkCount, counting_work
+from fedapp.learn.work_counter import counting_work
 from fedapp.methods.base import CACHED_AT_A_SITE, Contents, SiteContext, SiteReport, schemas
 from fedapp.protocol.codec import encode
 from fedapp.protocol.messages import (
-    EVALUATE,
     IMAGES,
     MEMORY_LOST,
     MODEL,
-    SERVER_SITE,
     STEPS,
     Evaluation,
     Incoming,
@@ -52,43 +46,34 @@ from fedapp.protocol.messages import (
 from fedapp.protocol.pool_key import read_key
 from fedapp.protocol.store import ModelStore
 from fedapp.site.held_contents import Holdings
-from fedapp.site.privacy_budget import Releases, clipped
-from fedapp.site.private_state import (
-    MEMORY,
-    PrivateParts,
-    salted,
-    stored_schema,
-)
-from fedapp.site.protected_sums import (
-    pay,
-    protected,
-    simulated_secret,
-    withheld,
-)
+from fedapp.site.privacy_budget import Releases, simulated_secret
+from fedapp.site.private_state import MEMORY, PrivateParts, salted, stored_schema
 from fedapp.site.rollback_guard import Head
 
 log = logging.getLogger(__name__)
 
 
 class Keeper(Protocol):
-    """Keeps what a site is to have of a run, at the site."""
+    """Keeps the results of a run that a site is to have, at the site."""
 
     def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
-        """Look at what a task brought: the report as it is before clipping and noise."""
+        """Keep the results of a task. Its report is neither clipped nor has it noise yet."""
 
 
 @dataclass(frozen=True)
 class SiteClient:
-    """One site, ready to work.
+    """One site with its data, its stores and its model.
 
-    folder: the site's own, for what it shares with nobody.
-    shares_pool: the store is the server's own pool, on the same machine: nothing is copied, and the
-        server alone removes contents. Otherwise the store is this site's: it holds what its task
-        names and no more (for UM-pFSSL M + R models), and trouble with it is this site's trouble.
-    keeps_scores: scores are kept in its folder too, since another process may do its next task.
-    keeper: sees what every task brought; None: nobody does.
-    features: folder for what frozen networks say of its images; None: nothing is kept there.
-    released: head of its list of releases, where single images are protected; None: in simulations.
+    folder: the site's own folder, for what it shares with nobody.
+    shares_pool: whether the store is the server's own pool, on the same machine. Then nothing is
+        copied, and only the server removes contents. Otherwise the store is this site's: it holds
+        what the current task names and no more (for UM-pFSSL M + R models), and an error of it
+        concerns this site alone.
+    keeps_scores: whether scores are also kept on the disk, since another process may do the next
+        task.
+    keeper: is shown the report of every task; None: nothing is kept for later use.
+    features: folder for the answers of frozen networks to its images; None: these are not kept.
+    released: head of its list of noisy releases; None: there is none, as in simulations.
     """
 
     experiment: Experiment
@@ -105,16 +90,20 @@ class SiteClient:
     released: Head | None = None
 
     masks: ClassVar[bool] = False
-    """Whether its answers are masked (`site.masked_site`); else they go to the server as they
-    are."""
+    """Whether the site masks its answers (`masked_site`): the server learns only sums."""
+
+    @classmethod
+    def around(cls, site: "SiteClient", **more: Any) -> Self:
+        """Return a plain site as one of this kind. more: the fields that only this kind has."""
+        return cls(**{field.name: getattr(site, field.name) for field in fields(site)}, **more)
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Shape of one of the site's inputs."""
+        """The shape of one input."""
         return self.data.inputs
 
     def facts(self) -> SiteFacts:
-        """Introduce the site to the server."""
+        """Return all facts of the site and its data."""
         return SiteFacts(
             site=self.data.site,
             inputs=self.inputs,
@@ -126,14 +115,14 @@ class SiteClient:
         )
 
     def introduction(self) -> SiteFacts:
-        """Introduce the site as far as the server is to know it."""
+        """Return the facts that the server may know."""
         return self.facts()
 
     def handle(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
-        """Do a task; whatever goes wrong becomes an answer, never an exception.
+        """Do a task. An error becomes an answer, a refusal, and is not raised.
 
-        But for a StoreError of a shared store: a full disk there must end the run, not be taken for
-        the refusal of one site after the other.
+        Only a StoreError of a shared store is raised: a full disk of the server must end the run,
+        and must not look like the refusal of one site after the other.
         """
         runtime = self.experiment.runtime
         try:
@@ -153,68 +142,48 @@ class SiteClient:
                 raise
             log.warning("site %d, round %d: %s", task.site, task.round, one_line(error))
             incoming = Incoming(Refusal(task.site, task.round, message_for_server(error)))
-        except Exception as error:  # the server must hear of it: silence would block the round
+        except Exception as error:  # without an answer, the server would wait until the deadline
             log.exception("site %d failed in round %d", task.site, task.round)
             incoming = Incoming(Refusal(task.site, task.round, message_for_server(error)))
         return incoming
 
     def _incoming(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
-        """Do a task whose contents may still lack."""
+        """Do a task, or say which of the contents that it names the site has not got."""
         if missing := self._holdings.take_in(task, payloads):
             return Incoming(Missing(task.site, task.round, missing))
-        return self._work(task)
-
-    def _work(self, task: Task) -> Incoming:
-        """Do a task on the site's images. Where these are protected, it is paid for before."""
         own = self._own(task)
-        context = self._context(task, own)
-        if context.protection is not None and task.site != SERVER_SITE:
-            pay(task, context, self.experiment.method, self.releases)
-        with withheld(self._protects):
-            return self._answer(task, self._done(task, context, own), context, own)
+        return self._do(task, self._context(task, own), own)
 
-    @property
-    def _protects(self) -> bool:
-        """Whether nothing of a single image may be seen in what the site answers."""
-        real = self.data.audit is None and self.data.site != SERVER_SITE
-        return real and self.experiment.protection is not None
+    def _do(self, task: Task, context: SiteContext, own: "OwnState") -> Incoming:
+        """Do a task whose contents are all here: apply the method's rule and answer."""
+        named = replace(task, own=own.ref)
+        report = self._may_leave(named, self._apply_rule(named, context), context)
+        lost = {MEMORY_LOST: 1} if own.lost else {}
+        evaluations = _without_score_counts(report.evaluations)
+        report = replace(report, metrics={**report.metrics, **lost}, evaluations=evaluations)
+        return self._answer(task, report, context, own)
 
-    def _reported(self, task: Task, context: SiteContext) -> SiteReport:
-        """Do the method's rule, and let the site keep what it is to have of it."""
+    def _apply_rule(self, task: Task, context: SiteContext) -> SiteReport:
+        """Apply the method's rule, and let the site keep what it is to have of it."""
         scored_before = self.scores.misses
-        report = self.experiment.method.site_round(task, context)
-        # A matter of the log: a round that is done again finds its scores in hand.
+        with counting_work() as work:
+            report = self.experiment.method.site_round(task, context)
+            if self.keeper is not None:
+                self.keeper.take(task, report, context)
+        # Only logged, and no metric: a round that is repeated finds its scores in the cache.
         if scored := self.scores.misses - scored_before:
             log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
-        if self.keeper is not None:
-            self.keeper.take(task, report, context)
+        counts = {STEPS: work.steps, IMAGES: work.images} if work.steps else {}
+        return replace(report, metrics={**report.metrics, **counts})
+
+    def _may_leave(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
+        """Return what may leave the site of a report. At a plain site that is all of it."""
         return report
 
-    def _done(self, task: Task, context: SiteContext, own: "Own") -> SiteReport:
-        """Do the method's rule; return what it reports, as it may leave the site."""
-        task = replace(task, own=own.ref)
-        with counting_work() as work:
-            try:
-                report = self._reported(task, context)
-            except Exception:
-                if not (self._protects and task.action == EVALUATE):
-                    raise
-                # Nothing of it would leave, and so nobody is to see whether it could be done.
-                log.exception("site %d, round %d: nothing was measured", task.site, task.round)
-                report = SiteReport()
-        if self.experiment.privacy.clip and task.site != SERVER_SITE:  # the server's stays with it
-            report = self._clipped(task, report, context)
-        if context.protection is not None and task.site != SERVER_SITE:
-            report = protected(task, report, context, self.experiment.method, self.releases)
-            work = WorkCount()  # how many images it drew is its own affair
-        told = _told(report.evaluations)
-        metrics = {**report.metrics, **_noted(work, own.lost)}
-        return replace(report, metrics=metrics, evaluations=told)
-
     def _answer(
-        self, task: Task, report: SiteReport, context: SiteContext, before: "Own"
+        self, task: Task, report: SiteReport, context: SiteContext, before: "OwnState"
     ) -> Incoming:
-        """Keep what is new; return what the server is told and sent."""
+        """Keep what is new at the site; return the reply and the payloads for the server."""
         private = self._keep(task, report, context, before)
         packed = self._holdings.pack(task, report, context.kept)
         evaluations, equal = without_repeats(report.evaluations)
@@ -235,8 +204,10 @@ class SiteClient:
         )
         return Incoming(answer, packed.payloads)
 
-    def _keep(self, task: Task, report: SiteReport, context: SiteContext, before: "Own") -> str:
-        """Keep what stays at the site, where it is new; return its digest."""
+    def _keep(
+        self, task: Task, report: SiteReport, context: SiteContext, before: "OwnState"
+    ) -> str:
+        """Keep the state that stays at the site, if it is new; return its digest."""
         if report.params is None and report.memory is None:
             return task.private
         own = {n: (report.params or context.kept)[n] for n in context.kept}
@@ -246,52 +217,60 @@ class SiteClient:
         own = salted(own, self._salt(task)) if own else own
         return self.private_parts.keep(own, task.private, task.round)
 
-    def _kept_model(self, report: SiteReport, context: SiteContext, before: "Own") -> Params:
-        """Return what is kept of the site's own model: nothing, since the server has it."""
+    def _kept_model(self, report: SiteReport, context: SiteContext, before: "OwnState") -> Params:
+        """Return what is kept of the site's shared model: nothing, since the server has it."""
         return {}
 
     def _salt(self, task: Task) -> bytes:
-        """Return the secret that goes with what is kept of a task; of the same task the same.
+        """Return the secret that is kept with the state after a task; the same for the same task.
 
-        Tasks have different ones: else the server would see that two of them left the same behind.
+        Each task has another secret: otherwise equal digests would show the server that two tasks
+        ended in the same state.
         """
         number = b"" if task.sum is None else b"%d" % task.sum.number
         return self.releases.key(b"what stays here " + number + encode(replace(task, sum=None)))
 
     def context(self, task: Task) -> tuple[SiteContext, bool]:
-        """Return what a rule works with in a task whose contents are in the store.
+        """Return a rule's context for a task whose contents are in the store.
 
-        And whether the site has lost what it keeps to itself, which then begins anew.
+        Also returns whether the site has lost its private state, which then begins anew.
         """
         own = self._own(task)
         return self._context(task, own), own.lost
 
-    def _context(self, task: Task, own: "Own") -> SiteContext:
-        return SiteContext(
-            data=self._data,
-            model=self._network,
+    def _context(self, task: Task, own: "OwnState") -> SiteContext:
+        return self._context_with(
             contents=self._contents(own),
             kept={name: own.tensors[name] for name in self._kept},
             memory=own.named(MEMORY),
+            # The cache is keyed by digests, and that of a lost state now names another state.
+            cache=Cache(CACHED_AT_A_SITE) if own.lost else self._cache,
+        )
+
+    @cached_property
+    def _context_with(self) -> Callable[..., SiteContext]:
+        """Returns a context: all that is the same in each of the site's tasks is given already."""
+        return partial(
+            SiteContext,
+            data=self._data,
+            model=self._network,
             scores=self.scores,
             training=self.experiment.training,
             seed=self.experiment.seed,
             device=self.device,
-            # What a lost model answered is known under a digest that no longer tells what it is.
-            cache=Cache(CACHED_AT_A_SITE) if own.lost else self._cache,
             protection=self.experiment.protection,
             secret=self.releases.key,
             flip=flips(self.experiment.data.name),
             scored=self.experiment.rounds.pooled_auroc,
         )
 
-    def _contents(self, own: "Own") -> Contents:
-        """Return how contents are read."""
+    def _contents(self, own: "OwnState") -> Contents:
+        """Return a function that reads the contents which a task names."""
         return self._holdings.read
 
     @cached_property
     def _data(self) -> SiteData:
-        """The data on the device that it works on, scaled as the network wants it."""
+        """The data, on the device on which the site works, scaled as the network expects."""
         data = self.data.to(self.device)
         return data.raw() if self.experiment.model.raw else data
 
@@ -302,7 +281,7 @@ class SiteClient:
 
     @cached_property
     def scores(self) -> Cache[Score]:
-        """What the site knows of other sites' models."""
+        """The scores that the site has computed of other sites' models."""
         folder = self.folder / "scores" if self.keeps_scores else None
         return score_cache(len(self.data.unlabelled), len(self.classes), folder)
 
@@ -318,7 +297,7 @@ class SiteClient:
 
     @cached_property
     def shared(self) -> Mapping[str, Schema]:
-        """The schema of what may travel between sites and server, by role."""
+        """The schemas of what may travel between sites and server, by role."""
         return schemas(self.experiment.method, self._network)
 
     @cached_property
@@ -328,7 +307,7 @@ class SiteClient:
 
     @cached_property
     def _stored(self) -> Schema:
-        """The schema of what the site keeps to itself."""
+        """The schema of the private state, which the site keeps to itself."""
         network = self._network
         whole = network.state_dict()
         memory = schema_of(self.experiment.method.memory(network, whole))  # its values do not count
@@ -337,12 +316,12 @@ class SiteClient:
 
     @property
     def _own_model(self) -> Schema:
-        """The schema of what is kept of the site's own model."""
+        """The schema of what is kept of the site's shared model."""
         return {}
 
     @cached_property
     def _network(self) -> Network:
-        """The network that all sites of this process load their weights into."""
+        """The network into which all sites of this process load their weights."""
         precision = pick_dtype(self.experiment.runtime.precision, self.device)
         model, finds = self.experiment.model, bool(self.experiment.data.findings)
         return _network(model, self.inputs, len(self.classes), str(self.device), precision, finds)
@@ -351,8 +330,8 @@ class SiteClient:
         settings, classes = self.experiment.model, len(self.classes)
         return initial_params(settings, self.inputs, classes, self.experiment.seed)
 
-    def _own(self, task: Task) -> "Own":
-        """Return what the site keeps to itself."""
+    def _own(self, task: Task) -> "OwnState":
+        """Return the private state that a task names, or a new one if it has none or lost it."""
         own = self.private_parts.load(task.private, self._stored)
         lost = own is None and bool(task.private)
         if own is None:
@@ -360,32 +339,21 @@ class SiteClient:
             start = self.experiment.method.memory(self._network, w_0)
             own = {n: w_0[n] for n in self._kept} | {MEMORY + n: of for n, of in start.items()}
             own |= self._first_model(w_0)
-        return Own(own, lost, self._own_ref(task, own))
+        return OwnState(own, lost, self._own_ref(task, own))
 
     def _first_model(self, w_0: Params) -> Params:
-        """Return what is kept of the site's own model before it learned."""
+        """Return what is kept of the site's shared model before it has learned."""
         return {}
 
     def _own_ref(self, task: Task, own: Params) -> ModelRef:
-        """Return which model is the site's own. own: what it keeps to itself."""
+        """Return which model is the site's own. own: its private state."""
         return task.own
-
-    def _clipped(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
-        """Clip what leaves the site. Raises ConfigError where more than a model does."""
-        if report.contents or report.sent:
-            raise ConfigError(
-                f"privacy.clip covers whole models; method {self.experiment.method.name} sends "
-                f"{', '.join(report.contents) or 'parts of them'}: set privacy.clip to 0"
-            )
-        if report.params is not None:
-            report = clipped(task, report, context, self.experiment.privacy.clip)
-        return report
 
     @property
     def releases(self) -> Releases:
-        """What the site has released with noise, and the key to that.
+        """What the site has released with noise, and the secret key of that noise.
 
-        In a simulation it follows from the seed, equal in all drivers.
+        In a simulation the key follows from the seed, so that all drivers give equal numbers.
         """
         root, secret = self.folder / "privacy", None
         if self.data.audit is not None:
@@ -394,10 +362,11 @@ class SiteClient:
 
 
 @dataclass(frozen=True)
-class Own:
-    """What a site keeps to itself, when a task begins.
+class OwnState:
+    """A site's private state when a task begins.
 
-    lost: whether it had lost that. ref: its own model.
+    tensors: the state. lost: whether the state that the task names was lost, and begins anew. ref:
+    the site's own model.
     """
 
     tensors: Params
@@ -405,20 +374,14 @@ class Own:
     ref: ModelRef
 
     def named(self, prefix: str) -> Params:
-        """Return the tensors whose names begin so, without that."""
+        """Return the tensors whose names begin with a prefix, by the rest of their names."""
         return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
 
 
-def _noted(done: WorkCount, lost: bool) -> dict[str, float]:
-    """Return the metrics that every method's reply has: what there is nothing of is left out."""
-    counts = {STEPS: done.steps, IMAGES: done.images} if done.steps else {}
-    return {**counts, **({MEMORY_LOST: 1} if lost else {})}
+def _without_score_counts(evaluations: Mapping[str, Evaluation]) -> dict[str, Evaluation]:
+    """Return evaluations as they may leave: only that of the test part has score counts.
 
-
-def _told(evaluations: Mapping[str, Evaluation]) -> dict[str, Evaluation]:
-    """Return evaluations as they leave: score counts only of what the site uses, in testing.
-
-    Those that are one and the same stay so.
+    Evaluations that are one object stay one object, so that they are sent once.
     """
     plain = {id(one): one.plain for one in evaluations.values()}
     return {name: one if name == TEST else plain[id(one)] for name, one in evaluations.items()}
@@ -433,5 +396,5 @@ def _network(
     compute: torch.dtype,
     finds: bool,
 ) -> Network:
-    """Build a network once a process: every use begins with loading weights into it."""
+    """Build a network once in a process: every use begins with loading weights into it."""
     return build_model(settings, inputs, classes, compute, finds).to(torch.device(device))

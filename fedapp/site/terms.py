@@ -33,9 +33,9 @@ from fedapp.methods import method_names
 from fedapp.protocol.messages import MASKED, MODEL, Origin
 from fedapp.protocol.secure_aggregation.site_session import MIN_MEMBERS
 
-FILE = "site.yaml"
-_LIKE = re.compile(r"site\.ya?ml", re.IGNORECASE)
-HOW_TO_SAY = (
+TERMS_FILE = "site.yaml"
+_SIMILAR_FILE = re.compile(r"site\.ya?ml", re.IGNORECASE)
+REMEDY_NO_TERMS = (
     "write it (an example: fedapp terms --example), or say that every run of an approved app is "
     "allowed: fedapp node --no-terms, or no-terms=true in the node config"
 )
@@ -55,8 +55,8 @@ KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
 """Contents that leave a site, by kind; SECURITY.md says what each of them tells."""
 BY_CLASS = frozenset({"prototypes", "sums", "guesses"})
 """Roles that hold something of each class by itself."""
-_NAMED = ("method.name", "model.name", "data.name")
-_READ = ("data.root", "split.manifest", "model.weights")
+_NAME_SETTINGS = ("method.name", "model.name", "data.name")
+_PATH_SETTINGS = ("data.root", "split.manifest", "model.weights")
 """Settings that name a file or folder to be read at the site."""
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
@@ -236,7 +236,7 @@ class Terms:
             raise TermError(
                 "patients", f"{why}: leave it out; each site has its own in its site.yaml"
             )
-        for key in (*_NAMED, "rounds.robust", "model.body"):
+        for key in (*_NAME_SETTINGS, "rounds.robust", "model.body"):
             name = values.get(key, "")
             if key == "model.body" and str(name).startswith("timm:"):
                 if not is_timm_name(str(name)):
@@ -244,7 +244,7 @@ class Terms:
                 continue
             if isinstance(name, str) and is_function_name(name) and not self.own_modules:
                 raise TermError("own_modules", f"{key} = {name!r} would import a module here")
-        for key in _READ if placed else (*_READ, "runtime.out"):
+        for key in _PATH_SETTINGS if placed else (*_PATH_SETTINGS, "runtime.out"):
             if path := str(values.get(key, "")):
                 self._check_path(key, path)
 
@@ -415,7 +415,7 @@ def read_terms(path: Path, absent: bool = False) -> Terms:
     if text is None:
         return Terms()
     if not text.strip():
-        raise ConfigError(f"{path}: is empty: {HOW_TO_SAY}")
+        raise ConfigError(f"{path}: is empty: {REMEDY_NO_TERMS}")
     try:
         return Terms(**read_yaml(path, text))
     except ValidationError as error:
@@ -428,13 +428,13 @@ def read_terms(path: Path, absent: bool = False) -> Terms:
 def _own_text(path: Path, absent: bool) -> str | None:
     """Return what the file says; None where it is not there, as was said. Raises ConfigError."""
     try:
-        like = [one for one in os.listdir(path.parent) if _LIKE.fullmatch(one)]
+        like = [one for one in os.listdir(path.parent) if _SIMILAR_FILE.fullmatch(one)]
         if not like and absent:
             return None
         if other := sorted({*like} - {path.name}):
             raise ConfigError(f"{path.with_name(other[0])}: the terms are {path.name}: rename it")
         if not like:
-            raise ConfigError(f"{path}: is not there: {HOW_TO_SAY}")
+            raise ConfigError(f"{path}: is not there: {REMEDY_NO_TERMS}")
         if absent:
             raise ConfigError(f"{path}: is there, and no-terms was said: take back one of the two")
         check_owned(path)
@@ -442,7 +442,7 @@ def _own_text(path: Path, absent: bool) -> str | None:
             return file.readall().decode()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "is no UTF-8"
-        raise ConfigError(f"{path}: cannot be read ({why}): {HOW_TO_SAY}") from error
+        raise ConfigError(f"{path}: cannot be read ({why}): {REMEDY_NO_TERMS}") from error
 
 
 def _explained(error: Mapping[str, object]) -> str:

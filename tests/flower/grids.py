@@ -21,7 +21,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.resume import open_run
 from fedapp.experiment.run_folder import RunFolder
 from fedapp.protocol.messages import Origin
-from fedapp.site.policy import KEY, NO_TERMS
+from fedapp.site.policy import NO_TERMS, SITE_FOLDER
 from server_app.strategy import PoolStrategy
 
 Node = Callable[[Message], Message | None]
@@ -122,7 +122,7 @@ def node(run_config: Mapping[str, Any], **node_config: Any) -> Node:
     has no site folder says that it has no terms.
     """
     simulated = identity.NODES in node_config
-    if not simulated and KEY not in node_config:
+    if not simulated and SITE_FOLDER not in node_config:
         node_config = {NO_TERMS: True, **node_config}
 
     def answer(message: Message) -> Message:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from client_app.resident.frames import Frame
 from client_app.resident.lease import when_over
-from client_app.resident.worker import Address, _leave, address_of, serve
+from client_app.resident.worker import Address, _exit_now, address_of, serve
 from fedapp.protocol.codec import encode
 from fedapp.protocol.messages import Missing, Refusal, Reply
 
@@ -48,7 +48,7 @@ class StandIn:
 
 def main() -> None:
     address = address_of(sys.argv[1:])
-    when_over(address.lease, lambda: _leave(address))
+    when_over(address.lease, lambda: _exit_now(address))
     with (address.socket.parent / "starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
     start = Path(address.socket.parent, "start")

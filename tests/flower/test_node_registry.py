@@ -15,8 +15,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from fedapp.protocol import flower_records
 from fedapp.protocol.messages import Hello, Incoming, Origin, Refusal, SiteFacts, Task
 from server_app import node_registry, transport
-from server_app.node_registry import Introductions
-from server_app.transport import Post
+from server_app.node_registry import NodeRegistry
+from server_app.transport import GridTransport
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import rows
 from tests.own import agreed
@@ -61,14 +61,14 @@ def refuses(reason="data.root: no such folder"):
 
 @pytest.fixture
 def met():
-    """Introductions of a grid whose nodes are 100, 101, ...; `said` is what the person reads."""
+    """NodeRegistry of a grid whose nodes are 100, 101, ...; `said` is what the person reads."""
 
     def make(*nodes, sites=""):
         grid = MemoryGrid({100 + k: node for k, node in enumerate(nodes)})
         said = []
         data = agreed(classes="a, b", sites=sites) if sites else SMALL.data
         experiment = small(rounds__join_wait_s=0.0, data=data)
-        made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, said.append)
+        made = NodeRegistry(GridTransport(grid, 60.0), experiment, HELLO, KEY, said.append)
         made.at_start()
         said.clear()
         return made, grid, said
@@ -88,11 +88,11 @@ def test_a_node_that_comes_is_asked_and_its_answer_found_at_the_next_call(met, c
     made, grid, said = met(site(0))
     grid.nodes[200] = site(1, pool_key=KEY)
     before = clock.seconds
-    assert made.since() == []
-    assert made.since() == [replace(FACTS, site=1)]
-    assert made.since() == []
+    assert made.newcomers() == []
+    assert made.newcomers() == [replace(FACTS, site=1)]
+    assert made.newcomers() == []
     assert clock.seconds == before  # never waits
-    assert (made.nodes, made.neighbours) == ({0: 100, 1: 200}, {1})
+    assert (made.nodes, made.sharing_pool) == ({0: 100, 1: 200}, {1})
     assert asked(grid, 100) == asked(grid, 200) == 1 and said == []
 
 
@@ -107,7 +107,7 @@ def test_real_nodes_are_waited_for(clock, monkeypatch, simulated, name, seconds)
     info = NodeInfo(node_id=100, name=name, heartbeat_interval=every)
     monkeypatch.setattr(grid, "get_nodes", lambda: [info])
     experiment = small(rounds__join_wait_s=30.0)
-    made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, [].append)
+    made = NodeRegistry(GridTransport(grid, 60.0), experiment, HELLO, KEY, [].append)
     assert numbers(made.at_start()) == [0]
     assert clock.seconds - before == pytest.approx(seconds, abs=0.1)
 
@@ -125,11 +125,11 @@ def test_a_site_whose_power_was_cut_just_before_the_start_is_waited_for(clock, b
     grid = MemoryGrid({100: site(0), 101: site(1), 102: lost})
     experiment = small(rounds__join_wait_s=200.0, split__num_clients=3)
     said = []
-    made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, said.append)
+    made = NodeRegistry(GridTransport(grid, 60.0), experiment, HELLO, KEY, said.append)
     found = made.at_start()
     if back_after < 200:
         assert numbers(found) == [0, 1, 2]
-        assert back_after <= clock.seconds - cut <= back_after + node_registry.MOST_PASSED + 2
+        assert back_after <= clock.seconds - cut <= back_after + node_registry.MAX_CALLS_SKIPPED + 2
         assert made.nodes == {0: 100, 1: 101, 2: 102}
     else:
         assert numbers(found) == [0, 1] and said[-1] == "1 of 3 nodes left out"
@@ -141,7 +141,7 @@ def test_one_that_refuses_for_good_is_not_waited_for(clock):
     never = says(Refusal(-1, 0, "a term", lasting=True))
     grid, began = MemoryGrid({100: site(0), 101: site(1), 102: never}), clock.seconds
     experiment = small(rounds__join_wait_s=200.0, split__num_clients=3)
-    made = Introductions(Post(grid, 60.0), experiment, HELLO, KEY, [].append)
+    made = NodeRegistry(GridTransport(grid, 60.0), experiment, HELLO, KEY, [].append)
     assert numbers(made.at_start()) == [0, 1]
     assert clock.seconds - began < 1
 
@@ -152,12 +152,12 @@ def test_one_that_refused_is_asked_again_less_and_less_often_and_named_once(met)
     asks = []
     for number in range(1, 35):
         before = asked(grid, 200)
-        assert made.since() == []
+        assert made.newcomers() == []
         asks += [number] * (asked(grid, 200) - before)
     assert asks == [1, 2, 4, 8, 16, 24, 32]
     assert said == ["node 200 cannot take part: data.root: no such folder"]
     grid.nodes[200] = site(1)  # mended
-    found = [numbers(made.since()) for _ in range(8)]
+    found = [numbers(made.newcomers()) for _ in range(8)]
     assert found.count([1]) == 1 and len(said) == 1
 
 
@@ -168,31 +168,31 @@ def test_one_that_signs_on_anew_is_asked_at_once(met, monkeypatch, lasting):
     monkeypatch.setattr(grid, "get_nodes", lambda: [info])
     grid.nodes[200] = says(Refusal(-1, 0, "terms", lasting))
     for _ in range(40):
-        made.since()
+        made.newcomers()
     count = asked(grid, 200)
     assert count == (1 if lasting else 8)
     info.last_activated_at = "one"
     grid.nodes[200] = site(1)
-    made.since()
-    assert numbers(made.since()) == [1] and asked(grid, 200) == count + 1
+    made.newcomers()
+    assert numbers(made.newcomers()) == [1] and asked(grid, 200) == count + 1
 
 
 def test_one_that_refused_at_the_start_is_asked_again(met):
     made, grid, said = met(site(0), refuses())
     grid.nodes[101] = site(1)
-    assert made.since() == []
-    assert numbers(made.since()) == [1] and said == []
+    assert made.newcomers() == []
+    assert numbers(made.newcomers()) == [1] and said == []
 
 
 def test_one_that_says_nothing_is_asked_again_when_its_question_has_expired(met, clock):
     made, grid, said = met(site(0))
     grid.nodes[200] = silent
     for _ in range(3):
-        made.since()
+        made.newcomers()
     assert asked(grid, 200) == 1
     clock.seconds += TTL
     for _ in range(3):
-        made.since()
+        made.newcomers()
     assert asked(grid, 200) == 2 and said == []
 
 
@@ -200,24 +200,24 @@ def test_a_late_answer_to_the_first_question_counts(met, clock):
     made, grid, _ = met(site(0))
     waiting = []
     grid.nodes[200] = waiting.append
-    made.since()
+    made.newcomers()
     grid._waiting["message-2"] = site(1)(waiting[0])
     clock.seconds += TTL - 1
-    assert numbers(made.since()) == [1] and asked(grid, 200) == 1
+    assert numbers(made.newcomers()) == [1] and asked(grid, 200) == 1
 
 
 def test_a_number_stays_with_the_node_that_has_it_while_that_is_here(met):
     made, grid, said = met(site(0), site(1))
     grid.nodes[200] = site(1, pool_key=KEY)
     for _ in range(3):
-        assert made.since() == []
-    assert made.nodes == {0: 100, 1: 101} and not made.neighbours
+        assert made.newcomers() == []
+    assert made.nodes == {0: 100, 1: 101} and not made.sharing_pool
     assert said == [
         "node 200 cannot take part: site number 1 is taken; give every node its own partition-id"
     ]
     del grid.nodes[101]  # started again with a new key: to Flower another node
-    assert [1] in [numbers(made.since()) for _ in range(2)]
-    assert made.nodes == {0: 100, 1: 200} and made.neighbours == {1}
+    assert [1] in [numbers(made.newcomers()) for _ in range(2)]
+    assert made.nodes == {0: 100, 1: 200} and made.sharing_pool == {1}
 
 
 def test_a_name_goes_with_the_key_that_was_registered_for_it(met, monkeypatch):
@@ -230,8 +230,8 @@ def test_a_name_goes_with_the_key_that_was_registered_for_it(met, monkeypatch):
     }
     keys = [NodeInfo(node_id=201, name="north"), NodeInfo(node_id=202, name="north")]
     monkeypatch.setattr(grid, "get_nodes", lambda: [*keys, NodeInfo(node_id=203)])
-    made.since()
-    assert numbers(made.since()) == [0, 2]
+    made.newcomers()
+    assert numbers(made.newcomers()) == [0, 2]
     assert said == [
         "site 'north' (node 202) cannot take part: its key is registered for 'north', but its "
         "site-name is 'south'; make the two equal"
@@ -241,8 +241,8 @@ def test_a_name_goes_with_the_key_that_was_registered_for_it(met, monkeypatch):
 def test_two_that_come_together_with_one_number(met):
     made, grid, said = met(site(0, name="west"), sites="west, east")
     grid.nodes |= {200: site(1, name="east"), 201: site(1, name="east")}
-    made.since()
-    assert numbers(made.since()) == [1] and made.nodes[1] == 200
+    made.newcomers()
+    assert numbers(made.newcomers()) == [1] and made.nodes[1] == 200
     assert said == [
         "node 201 cannot take part: site 'east' is here already; give every node its own site-name"
     ]
@@ -251,8 +251,8 @@ def test_two_that_come_together_with_one_number(met):
 def test_a_site_that_is_not_as_the_preset_says_does_not_get_the_number(met):
     made, grid, said = met(site(0, name="west"), sites="west, east")
     grid.nodes |= {200: site(1, name="east", classes=("a", "c")), 201: site(1, name="east")}
-    made.since()
-    assert numbers(made.since()) == [1] and made.nodes[1] == 201
+    made.newcomers()
+    assert numbers(made.newcomers()) == [1] and made.nodes[1] == 201
     assert said == [
         "node 200 cannot take part: its classes is ('a', 'c'), the preset says ('a', 'b')"
     ]
@@ -261,19 +261,19 @@ def test_a_site_that_is_not_as_the_preset_says_does_not_get_the_number(met):
 def test_a_site_that_is_left_out_is_asked_again(met):
     made, _, _ = met(site(0), site(1, pool_key=KEY))
     made.leave_out(1)
-    assert made.nodes == {0: 100} and not made.neighbours
-    made.since()
-    assert numbers(made.since()) == [1]
+    assert made.nodes == {0: 100} and not made.sharing_pool
+    made.newcomers()
+    assert numbers(made.newcomers()) == [1]
 
 
 def test_few_are_asked_at_a_time_and_all_in_turn(met, monkeypatch):
-    monkeypatch.setattr(node_registry, "AT_ONCE", 2)
+    monkeypatch.setattr(node_registry, "MAX_POOL_MESSAGES", 2)
     made, grid, _ = met(site(0))
     grid.nodes |= {200 + k: refuses() for k in range(6)}
     clock = iter(range(2000, 3000))
     monkeypatch.setattr(node_registry.time, "monotonic", lambda: float(next(clock)))
     for _ in range(6):
-        made.since()
+        made.newcomers()
     assert max(map(len, grid.pushes)) == 2
     assert [asked(grid, 200 + k) for k in range(6)] == [2] * 6
 
@@ -282,10 +282,10 @@ def test_a_node_that_flower_does_not_reach_is_asked_again(met):
     made, grid, _ = met(site(0))
     grid.nodes[200] = site(1)
     grid.gone.add(200)
-    made.since()
+    made.newcomers()
     grid.gone.clear()
-    made.since()
-    assert numbers(made.since()) == [1]
+    made.newcomers()
+    assert numbers(made.newcomers()) == [1]
 
 
 # --- whole runs -----------------------------------------------------------------------------------

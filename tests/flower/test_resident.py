@@ -234,7 +234,7 @@ def test_messages_at_once_start_one_worker(worker):
 
 def test_a_request_beside_another_is_refused_not_queued_for_ever(worker, monkeypatch):
     monkeypatch.setattr(resident, "BUSY_S", 0.0)
-    with resident._alone(worker), pytest.raises(RunError, match="still at work on an earlier"):
+    with resident._exclusive(worker), pytest.raises(RunError, match="still at work on an earlier"):
         asked(worker)
 
 

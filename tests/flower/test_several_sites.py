@@ -65,9 +65,9 @@ def test_a_node_gets_at_least_four_messages_of_at_most_64_tasks(tasks, sizes):
     outbox = [SimpleNamespace(task=SimpleNamespace(site=k)) for k in range(tasks)]
     carrier = object.__new__(GridCarrier)
     carrier.sites = SimpleNamespace(
-        nodes=dict.fromkeys(range(tasks), 7), neighbours={*range(tasks)}
+        nodes=dict.fromkeys(range(tasks), 7), sharing_pool={*range(tasks)}
     )
-    lots = list(carrier._lots(outbox))
+    lots = list(carrier._batches(outbox))
     assert list(map(len, lots)) == sizes
     assert [out for lot in lots for out in lot] == outbox
 

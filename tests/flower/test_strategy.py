@@ -168,8 +168,8 @@ def test_no_more_models_are_under_way_than_there_is_room_for(
 
 def test_few_messages_are_under_way_to_sites_beside_the_pool(federation, whole, monkeypatch):
     experiment, grid = federation()
-    monkeypatch.setattr(node_registry, "AT_ONCE", 2)
-    monkeypatch.setattr(carrier, "AT_ONCE", 2)
+    monkeypatch.setattr(node_registry, "MAX_POOL_MESSAGES", 2)
+    monkeypatch.setattr(carrier, "MAX_POOL_MESSAGES", 2)
     _, folder = serve(experiment, grid)
     assert results(folder.path) == whole
     assert max(map(len, grid.pushes)) == 2
@@ -180,8 +180,8 @@ def test_nodes_that_do_not_say_who_they_are_hold_up_the_others_for_a_while_only(
     federation, monkeypatch
 ):
     experiment, grid = federation(rounds__hello_s=60.0)
-    monkeypatch.setattr(node_registry, "AT_ONCE", 2)
-    monkeypatch.setattr(carrier, "AT_ONCE", 2)
+    monkeypatch.setattr(node_registry, "MAX_POOL_MESSAGES", 2)
+    monkeypatch.setattr(carrier, "MAX_POOL_MESSAGES", 2)
     silent = [node for node, _ in zip(grid.nodes, range(2), strict=False)]
     grid.nodes |= dict.fromkeys(silent, lambda message: None)
     summary, _ = serve(experiment, grid)

@@ -359,7 +359,7 @@ def test_an_honest_run_gets_in_and_its_record_says_what_left(site):
 
 def test_a_task_that_fails_is_in_the_record(site, monkeypatch):
     monkeypatch.setattr(
-        "fedapp.site.site.SiteClient._done", lambda *_: (_ for _ in ()).throw(ValueError("x"))
+        "fedapp.site.site.SiteClient._do", lambda *_: (_ for _ in ()).throw(ValueError("x"))
     )
     found = site.ask(attack("fails", None, task=True).values[0])
     assert isinstance(found.answer, Refusal)

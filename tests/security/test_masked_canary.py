@@ -25,7 +25,8 @@ from fedapp.privacy.noise import draw_noise_share, honest_members, max_lost_memb
 from fedapp.protocol.messages import ModelRef, SumStep, Task
 from fedapp.protocol.secure_aggregation.context import SumContext
 from fedapp.site.privacy_budget import Releases
-from fedapp.site.protected_sums import STEP, row_noise
+from fedapp.site.protected_sums import FIXED_POINT_STEP as STEP
+from fedapp.site.protected_sums import row_noise
 
 pytest.importorskip("dp_accounting")
 

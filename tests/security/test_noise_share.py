@@ -19,7 +19,8 @@ from fedapp.protocol.secure_aggregation.fixed_point import from_words, to_words
 from fedapp.simulation.loopback import run_loopback
 from fedapp.site import mask_identity
 from fedapp.site.privacy_budget import Releases
-from fedapp.site.protected_sums import STEP, noise_share, row_noise
+from fedapp.site.protected_sums import FIXED_POINT_STEP as STEP
+from fedapp.site.protected_sums import noise_share, row_noise
 from tests.small import small
 
 pytest.importorskip("dp_accounting")

@@ -38,7 +38,7 @@ from fedapp.protocol.store import ModelStore
 from fedapp.site.federation import federation_of
 from fedapp.site.policy import SitePolicy
 from fedapp.site.private_state import SALT
-from fedapp.site.protected_sums import pay, withheld, within
+from fedapp.site.protected_sums import errors_withheld, pay, within_bound
 from fedapp.site.site import SiteClient
 from fedapp.site.terms import Terms
 from tests.small import small
@@ -277,12 +277,12 @@ def test_a_masked_row_near_its_bound_is_cut_and_never_refused():
     rows = [np.array([most - 0.5, 1.0, -most, x]) for x in (np.nan, np.inf)]
     rows.append(rows[0] + np.array([1.0, 0, -1.0, 0]))
     for row in rows:
-        found = within(task, row)
+        found = within_bound(task, row)
         to_words(found, 4)  # raises on what is beyond
         assert found[1] == 1.0
     # Cutting brings no two rows further apart.
     drawn = np.random.default_rng(1).normal(0, 2 * most, (2, 1000))
-    apart = within(task, drawn[0]) - within(task, drawn[1])
+    apart = within_bound(task, drawn[0]) - within_bound(task, drawn[1])
     assert np.all(np.abs(apart) <= np.abs(drawn[0] - drawn[1]))
 
 
@@ -344,12 +344,12 @@ class Unmasked:
 
 
 def test_where_data_cannot_be_read_a_protected_site_says_one_line(caplog):
-    with pytest.raises(WithheldError) as caught, withheld(True):
+    with pytest.raises(WithheldError) as caught, errors_withheld(True):
         raise ImageError("jane-doe.png", "is broken", "mend it")
     assert message_for_server(caught.value) == WithheldError.for_server and "jane-doe" in str(
         caught.value
     )
-    with pytest.raises(DataError, match="of class cat"), withheld(False):
+    with pytest.raises(DataError, match="of class cat"), errors_withheld(False):
         raise DataError("one image of class cat is left")
 
 

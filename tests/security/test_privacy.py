@@ -22,7 +22,7 @@ from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
 from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
-from fedapp.site.privacy_budget import Releases, length, upload
+from fedapp.site.privacy_budget import Releases, change_norm, clipped_upload
 from tests.flower.grids import origin_of
 from tests.small import small
 
@@ -39,18 +39,18 @@ def model(*numbers, count=7, variance=1.0):
 
 def test_a_change_beyond_the_bound_is_scaled_to_it_and_one_within_is_left_alone():
     known, trained = model(1.0, 1.0), model(4.0, 5.0, count=99)
-    out = upload(trained, known, 1.0)  # the change is (3, 4): 5 long
+    out = clipped_upload(trained, known, 1.0)  # the change is (3, 4): 5 long
     torch.testing.assert_close(out["w"], torch.tensor([1.6, 1.8]))
     assert out["n.num_batches_tracked"] == 7  # how long a site trained is nobody's business
-    whole = upload(trained, known, 5.5)
+    whole = clipped_upload(trained, known, 5.5)
     assert torch.equal(whole["w"], trained["w"])
-    same = upload(known, known, 1.0)
+    same = clipped_upload(known, known, 1.0)
     assert all(torch.equal(same[name], known[name]) for name in known)
 
 
 def test_all_floating_tensors_are_clipped_together():
     known, trained = model(0.0, variance=1.0), model(3.0, variance=5.0)
-    out = upload(trained, known, 1.0)
+    out = clipped_upload(trained, known, 1.0)
     torch.testing.assert_close(out["w"], torch.tensor([0.6]))
     torch.testing.assert_close(out["n.running_var"], torch.tensor([1.8]))
 
@@ -112,7 +112,7 @@ def test_what_is_measured_is_what_is_sent_and_a_personal_model_stays_what_it_was
 def test_a_site_says_in_its_own_log_how_long_a_change_was_and_tells_nobody(tmp_path, caplog):
     with caplog.at_level("INFO", "fedapp.site.privacy_budget"):
         folder = run(tmp_path, "long", privacy__clip=1e6)
-    said = [r for r in caplog.records if "change of length" in r.getMessage()]
+    said = [r for r in caplog.records if "change of change_norm" in r.getMessage()]
     assert said and all(record.args[2] > 0 for record in said)
     exact = {repr(record.args[2]) for record in said}
     files = [p.read_text() for p in folder.path.glob("*.*") if p.suffix != ".safetensors"]
@@ -120,8 +120,8 @@ def test_a_site_says_in_its_own_log_how_long_a_change_was_and_tells_nobody(tmp_p
 
 
 def test_the_length_is_of_all_that_is_clipped():
-    assert length(model(4.0, 5.0, count=99), model(1.0, 1.0)) == 5
-    assert length(model(1.0, variance=13.0), model(6.0)) == 13
+    assert change_norm(model(4.0, 5.0, count=99), model(1.0, 1.0)) == 5
+    assert change_norm(model(1.0, variance=13.0), model(6.0)) == 13
 
 
 def test_off_the_step_is_not_taken(tmp_path, monkeypatch):

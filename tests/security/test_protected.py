@@ -38,7 +38,8 @@ from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import federation_of, forget
 from fedapp.site.policy import SitePolicy
 from fedapp.site.privacy_budget import RELEASED
-from fedapp.site.protected_sums import STEP, row_noise
+from fedapp.site.protected_sums import FIXED_POINT_STEP as STEP
+from fedapp.site.protected_sums import row_noise
 from fedapp.site.rollback_guard import Head
 from fedapp.site.site import SiteClient
 from fedapp.tools.use.export import export

@@ -17,7 +17,7 @@ from fedapp.core import processes
 from fedapp.experiment.config import load_experiment, load_run_config
 from fedapp.simulation import flower_local
 from fedapp.simulation.memory_probe import absolute_paths, prepare
-from fedapp.simulation.resources import Need
+from fedapp.simulation.resources import WorkerNeed
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,15 +54,15 @@ def test_threads_take_cores_and_memory_limits_workers_unless_a_person_knows_bett
     read = federation(runtime__threads=3)
     assert (read["client-resources-num-cpus"], read["init-args-num-cpus"]) == (3, 6)
     # (10 * 0.9 - 1.5) / 2 = 3.75
-    assert federation(Need(2 * 2**30))["init-args-num-cpus"] == 3
-    assert federation(Need(2 * 2**30), runtime__workers=5)["init-args-num-cpus"] == 5
-    assert federation(Need(90 * 2**30))["init-args-num-cpus"] == 1
+    assert federation(WorkerNeed(2 * 2**30))["init-args-num-cpus"] == 3
+    assert federation(WorkerNeed(2 * 2**30), runtime__workers=5)["init-args-num-cpus"] == 5
+    assert federation(WorkerNeed(90 * 2**30))["init-args-num-cpus"] == 1
 
 
 @pytest.mark.parametrize(("cores", "gpus"), [(16, 1), (3, 1), (7, 2), (2, 4)])
 def test_workers_share_the_gpus_evenly_and_all_fit(machine, cores, gpus):
     machine(cores)
-    read = federation(Need(2**20, 2**20, (2**34,) * gpus), split__num_clients=50)
+    read = federation(WorkerNeed(2**20, 2**20, (2**34,) * gpus), split__num_clients=50)
     share = read["client-resources-num-gpus"]
     assert read["init-args-num-gpus"] == gpus
     assert int(gpus / share) >= cores > 0.99 * gpus / share * min(1, cores / gpus)
@@ -72,7 +72,7 @@ def test_gpu_memory_limits_workers_card_by_card(machine):
     machine(cores=16)
     gib = 2**30
     # 0.9 * 8 / 2 = 3.6 on one card, 0.9 * 5 / 2 = 2.25 on the other
-    read = federation(Need(gib, 2 * gib, (8 * gib, 5 * gib)), split__num_clients=50)
+    read = federation(WorkerNeed(gib, 2 * gib, (8 * gib, 5 * gib)), split__num_clients=50)
     assert read["init-args-num-cpus"] == 5
 
 

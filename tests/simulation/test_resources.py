@@ -12,7 +12,7 @@ from tests.small import small
 
 def test_what_a_worker_needs_grows_with_the_model_and_is_more_than_the_process():
     need = measure(small())
-    assert need.ram > needs.ACTOR + 100 * MIB
+    assert need.ram > needs.ACTOR_BYTES + 100 * MIB
     assert (need.gpu, need.gpus) == (0, ())
 
 
@@ -43,8 +43,8 @@ def test_free_memory_heeds_the_containers_limit(tmp_path, monkeypatch, limit, ex
     info.write_text(f"MemTotal: 1 kB\nMemAvailable: {8 * 2**20} kB\n")
     (tmp_path / "memory.max").write_text(limit + "\n")
     (tmp_path / "memory.current").write_text(f"{2 * 2**30}\n")
-    monkeypatch.setattr(needs, "MEMORY", info)
-    monkeypatch.setattr(needs, "GROUP", tmp_path)
+    monkeypatch.setattr(needs, "MEMINFO", info)
+    monkeypatch.setattr(needs, "CGROUP", tmp_path)
     assert free_ram() == expected * 2**30
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedapp.core import disk
 from fedapp.core.errors import ConfigError, StoreError
-from fedapp.site.record import FIRST, Record, RecordError
+from fedapp.site.record import BEFORE_FIRST, Record, RecordError
 from tests.faults.disk import Disk, may_mount
 
 
@@ -31,7 +31,7 @@ def test_lines_are_numbered_and_hang_together_by_hand(tmp_path):
     record.add("asked", run="r")
     record.add("sent", bytes=7)
     one, two = map(json.loads, record.path.read_text().splitlines())
-    assert (one["number"], one["before"], one["run"]) == (1, FIRST, "r")
+    assert (one["number"], one["before"], one["run"]) == (1, BEFORE_FIRST, "r")
     assert (two["number"], two["before"], two["bytes"]) == (2, one["hash"], 7)
     said = {key: value for key, value in two.items() if key != "hash"}
     assert two["hash"] == hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

@@ -26,12 +26,12 @@ def head(tmp_path):
 
 
 def change(head, text):
-    with head.alone(), head.advance(digest_of_file(head.file), digest(text)):
+    with head.locked(), head.advance(digest_of_file(head.file), digest(text)):
         write_atomic(head.file, text.encode(), durable=True)
 
 
 def check(head):
-    with head.alone():
+    with head.locked():
         head.check(digest_of_file(head.file))
 
 
@@ -64,7 +64,7 @@ def test_an_older_cut_changed_or_absent_file_is_found(head, put):
 
 def test_a_crash_between_the_announcement_and_the_file_is_no_rollback(head):
     change(head, "a")
-    with pytest.raises(KeyboardInterrupt), head.alone(), head.advance(digest("a"), digest("b")):
+    with pytest.raises(KeyboardInterrupt), head.locked(), head.advance(digest("a"), digest("b")):
         raise KeyboardInterrupt  # killed before the file was written
     check(head)
     head.file.write_text("b")  # or after it was, before the head was settled
@@ -106,7 +106,7 @@ def test_a_file_that_no_head_of_this_machine_knows_is_refused(head, monkeypatch)
     shutil.rmtree(place_of(head.folder))
     with pytest.raises(RecordError, match="no head of it"):
         check(head)
-    with head.alone(), head.advance(digest("a"), digest("b"), accept=True):
+    with head.locked(), head.advance(digest("a"), digest("b"), accept=True):
         head.file.write_text("b")
     check(head)
     head.file.write_text("a")
@@ -118,7 +118,7 @@ def test_an_older_copy_is_taken_only_by_a_persons_word(head):
     for text in "abc":
         change(head, text)
     head.file.write_text("a")
-    with head.alone(), head.advance(digest("a"), digest("a and why"), accept=True):
+    with head.locked(), head.advance(digest("a"), digest("a and why"), accept=True):
         head.file.write_text("a and why")
     check(head)
     assert head.mark().count == 8  # it never goes back
@@ -174,7 +174,7 @@ def test_a_disk_that_refuses_the_announcement_leaves_the_file_as_it_was(head, mo
 
 def test_a_disk_that_refuses_the_file_leaves_the_head_right(head, monkeypatch):
     change(head, "a")
-    with pytest.raises(StoreError), head.alone(), head.advance(digest("a"), digest("b")):
+    with pytest.raises(StoreError), head.locked(), head.advance(digest("a"), digest("b")):
         raise StoreError("full")
     check(head)
     change(head, "b")
@@ -218,7 +218,7 @@ def test_heads_that_others_may_write_are_refused(head):
 @pytest.mark.parametrize("named", ["heads", "~/heads", "./heads"])
 def test_a_place_that_depends_on_the_current_folder_is_refused(head, monkeypatch, named):
     """Another program of the site would find no heads there, and refuse everything."""
-    monkeypatch.setenv(rollback_guard.PLACE, named)
+    monkeypatch.setenv(rollback_guard.HEADS_VARIABLE, named)
     with pytest.raises(ConfigError, match=r"FEDAPP_HEADS = .* must begin with a slash"):
         check(head)
 
@@ -238,7 +238,7 @@ def test_heads_lie_outside_of_the_site_folder(head, monkeypatch, tmp_path):
 def _count(folder):
     head = Head(folder, "journal", folder / "journal", "begin another run")
     for _ in range(20):
-        with head.alone():
+        with head.locked():
             text = head.file.read_text() if head.file.exists() else ""
             with head.advance(digest_of_file(head.file), digest(text + "x")):
                 write_atomic(head.file, (text + "x").encode(), durable=False)

@@ -27,7 +27,7 @@ from fedapp.core.progress import Progress
 from fedapp.experiment.run_folder import COMPARISON_LOCK, locked
 from fedapp.reports.comparison.record import VALIDATION
 from fedapp.simulation import flower_local
-from fedapp.simulation.resources import SHARE, free_ram, measured, start_measuring
+from fedapp.simulation.resources import USABLE_SHARE, free_ram, measured, start_measuring
 from fedapp.tools.compare.cell_process import Driver, Job, do
 from fedapp.tools.compare.cells import Cell, build_cells, check_cells, runs_of
 from fedapp.tools.compare.collect import Collection
@@ -238,9 +238,11 @@ def _jobs(todo: Sequence[Cell], driver: Driver, board: Board) -> int:
     if not known:  # measuring failed; the cells will fail with the reason
         return number
     ram = processes * max(need.ram for need in known)
-    limits = [number, int(free_ram() * SHARE // ram)]
+    limits = [number, int(free_ram() * USABLE_SHARE // ram)]
     # All cells use the first GPU.
-    limits += [int(need.gpus[0] * SHARE // (processes * need.gpu)) for need in known if need.gpus]
+    limits += [
+        int(need.gpus[0] * USABLE_SHARE // (processes * need.gpu)) for need in known if need.gpus
+    ]
     number = max(min(limits), 1)
     board.note(f"{number} cells at a time, each with up to {size(ram)}")
     return number

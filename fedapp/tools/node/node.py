@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fedapp.core.errors import ConfigError
 from fedapp.site.mask_identity import SIGNING_KEY
-from fedapp.site.policy import KEY as SITE_FOLDER
-from fedapp.site.policy import NO_TERMS, SitePolicy
+from fedapp.site.policy import NO_TERMS, SITE_FOLDER, SitePolicy
 from fedapp.site.record import Record
 from fedapp.tools.node.app_bundle import installed
 from fedapp.tools.node.approvals import Approvals

@@ -7,9 +7,9 @@ from fedapp.experiment.preset_files import CONF
 from fedapp.experiment.signed_runs import fingerprint, public_key
 from fedapp.protocol.secure_aggregation.site_session import MIN_MEMBERS
 from fedapp.site.policy import SitePolicy
-from fedapp.site.terms import FILE, KINDS, LARGEST_DELTA, Terms
+from fedapp.site.terms import KINDS, LARGEST_DELTA, TERMS_FILE, Terms
 
-EXAMPLE = CONF / "terms" / FILE
+EXAMPLE = CONF / "terms" / TERMS_FILE
 """A commented site.yaml to begin with."""
 
 

@@ -21,7 +21,7 @@ from fedapp.experiment.run_folder import RunFolder
 from fedapp.reports.comparison import document
 from fedapp.simulation import memory_probe
 from fedapp.simulation.loopback import run_loopback
-from fedapp.simulation.resources import Need
+from fedapp.simulation.resources import WorkerNeed
 from fedapp.tools.compare import execute
 from fedapp.tools.compare.cell_process import Job, do
 from fedapp.tools.compare.compare import compare
@@ -195,12 +195,12 @@ class Quiet:
 @pytest.mark.parametrize(
     ("cores", "gib", "need", "number"),
     [
-        (4, 100, Need(2**30), 4),
-        (64, 100, Need(2**30), 6),  # six cells
+        (4, 100, WorkerNeed(2**30), 4),
+        (64, 100, WorkerNeed(2**30), 6),  # six cells
         (4, 100, None, 4),
-        (4, 10, Need(3 * 2**30), 3),
-        (4, 1, Need(3 * 2**30), 1),
-        (4, 100, Need(2**30, 2**30, (3 * 2**30, 99 * 2**30)), 2),  # all on the first GPU
+        (4, 10, WorkerNeed(3 * 2**30), 3),
+        (4, 1, WorkerNeed(3 * 2**30), 1),
+        (4, 100, WorkerNeed(2**30, 2**30, (3 * 2**30, 99 * 2**30)), 2),  # all on the first GPU
         (1, 1, None, 1),
     ],
 )
