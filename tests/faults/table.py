@@ -35,8 +35,9 @@ class Row:
         return f"| {self.fault} | {happened} | {self.repeated} | {self.lost} |"
 
 
-def note(row: Row) -> None:
-    """Write a row to the file that FEDAPP_FAULTS names, in the place of an older one."""
+def note(number: float, fault: str, happened: str, repeated: int = 0, lost: int = 0) -> None:
+    """Write a `Row` to the file that FEDAPP_FAULTS names, in the place of an older one."""
+    row = Row(number, fault, happened, repeated, lost)
     if not (named := os.environ.get("FEDAPP_FAULTS")):
         return
     path = Path(named)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedapp.core.processes import alive
 from tests.faults.runs import outcome
-from tests.faults.table import Row, note
+from tests.faults.table import note
 from tests.flower.results import loopback
 
 ROUNDS = {"rounds__num_rounds": 6}
@@ -94,4 +94,4 @@ def test_the_serverapp_killed_in_every_phase(here):
         again = f"from round {found.done + 1}" if found.done >= 0 else "from its beginning"
         happened = f"taken up {again} with `runtime.resume=true`; the same bits"
         where = f"the ServerApp killed {phase}"
-        note(Row(5 + number / 10, where, happened, repeated, found.lost))
+        note(5 + number / 10, where, happened, repeated, found.lost)

@@ -10,7 +10,7 @@ from tests.faults.disk import Disk, may_mount
 from tests.faults.federation import SITES
 from tests.faults.memory import NONE_LEFT, too_little_memory
 from tests.faults.runs import until
-from tests.faults.table import Row, note
+from tests.faults.table import note
 
 NORTH, SOUTH, WEST = range(len(SITES))
 
@@ -46,21 +46,17 @@ def test_power_cut_at_one_site_empty_disk_at_another(here):
     assert not north.pids()
     north.start()  # the machine is up again, long before Flower has noticed
     first = run.until(lambda: run.skipped(NORTH), "north skipped", 0.1)
-    lost = run.lost()
+    assert run.lost() == []
     back = run.back(NORTH, max(first))
     out = run.skipped(NORTH)
     happened = told(run, NORTH, back)
     refused = north.said().count("[code: 2004]")
     assert refused, "it was let in at once"
     note(
-        Row(
-            1,
-            "a SuperNode killed while training (`kill -9`, with all its processes)",
-            f"{happened}; until Flower had noticed, it was turned away {refused} times (Exit Code "
-            "305) and started again by its supervisor",
-            0,
-            len(lost),
-        )
+        1,
+        "a SuperNode killed while training (`kill -9`, with all its processes)",
+        f"{happened}; until Flower had noticed, it was turned away {refused} times (Exit Code "
+        "305) and started again by its supervisor",
     )
 
     done = run.round()
@@ -73,17 +69,12 @@ def test_power_cut_at_one_site_empty_disk_at_another(here):
     assert list((here.stores[SOUTH] / "power").rglob("*.safetensors"))
     happened = told(run, SOUTH, back)
     run.finished()
-    lost += run.lost()
     note(
-        Row(
-            3,
-            "a site stopped, its disk lost, started again with an empty folder",
-            f"{happened}; the models that it needs were sent again",
-            0,
-            len(lost),
-        )
+        3,
+        "a site stopped, its disk lost, started again with an empty folder",
+        f"{happened}; the models that it needs were sent again",
     )
-    assert len(out) < 4 and lost == []
+    assert len(out) < 4
     assert run.rows()[-1]["trained"] == len(SITES)
 
 
@@ -96,23 +87,13 @@ def test_a_site_that_hangs(here):
     still |= site.signal(signal.SIGSTOP, "flwr-clientapp")
     assert len(still) >= 2
     first = min(run.until(lambda: run.skipped(SOUTH), "south skipped", 0.1))
-    lost = run.lost()
+    assert run.lost() == []
     site.signal(signal.SIGCONT)
     back = run.back(SOUTH, first)
     assert re.search("no answer within 45 s|Flower error 3:", run.skipped(SOUTH)[first])
     happened = told(run, SOUTH, back)
     run.finished()
-    lost += run.lost()
-    assert lost == []
-    note(
-        Row(
-            2,
-            "a site hangs past `rounds.deadline_s` (`kill -STOP`), then goes on",
-            happened,
-            0,
-            len(lost),
-        )
-    )
+    note(2, "a site hangs past `rounds.deadline_s` (`kill -STOP`), then goes on", happened)
 
 
 def test_the_clientapp_raises(here):
@@ -126,9 +107,7 @@ def test_the_clientapp_raises(here):
     assert NONE_LEFT in site.said()
     happened = told(run, WEST, back)
     run.finished()
-    lost = run.lost()
-    assert lost == []
-    note(Row(4, "the ClientApp raises (too little memory for PyTorch)", happened, 0, len(lost)))
+    note(4, "the ClientApp raises (too little memory for PyTorch)", happened)
 
 
 def test_the_process_of_a_message_dies(here):
@@ -140,17 +119,7 @@ def test_the_process_of_a_message_dies(here):
     back = run.back(NORTH, first)
     happened = told(run, NORTH, back)
     run.finished()
-    lost = run.lost()
-    assert lost == []
-    note(
-        Row(
-            4.5,
-            "the process of a message dies at work (`kill -9` of flwr-clientapp)",
-            happened,
-            0,
-            len(lost),
-        )
-    )
+    note(4.5, "the process of a message dies at work (`kill -9` of flwr-clientapp)", happened)
 
 
 @pytest.mark.skipif(not may_mount(), reason="needs the right to mount a small file system")
@@ -169,8 +138,6 @@ def test_disk_full_at_a_site(here):
         happened = told(run, SOUTH, back)
         assert "No space left on device" in run.skipped(SOUTH)[first]
         run.finished()
-        lost = run.lost()
         site.end()
     site.start()
-    assert lost == []
-    note(Row(8, "disk full at a site", f"{happened}, after space was made", 0, len(lost)))
+    note(8, "disk full at a site", f"{happened}, after space was made")

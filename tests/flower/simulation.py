@@ -5,13 +5,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedapp.core import processes
+from fedapp.experiment.config import load_experiment
 from fedapp.simulation import flower_local
+from tests.flower.results import loopback, results
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,3 +117,19 @@ def simulate(
             process.terminate()
             raise
     return process.returncode, "".join(lines)
+
+
+def simulate_and_loop_back(
+    copy: Copy, file: str, pairs: Mapping[str, Any], actors: int = 1
+) -> tuple[Path, Path, str]:
+    """Run a preset in Flower and in the loopback driver, and check that the results are equal.
+
+    Return the two folders, and what the simulation said.
+    """
+    words = [f"{key}={value}" for key, value in pairs.items()]
+    code, output = simulate(copy, [file, *words, "runtime.run_name=flower"], actors=actors)
+    assert code == 0, output
+    whole = loopback(load_experiment(file, {**pairs, "runtime.run_name": "loopback"}))
+    flower = whole.parent / "flower"
+    assert results(flower) == results(whole)
+    return flower, whole, output

@@ -151,11 +151,10 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("kind", ["query.hello", "train.task"])
 @pytest.mark.parametrize("name", GARBAGE)
-def test_what_is_not_right_is_refused_with_the_reason(ask, experiment, name, kind):
+def test_what_is_not_right_is_refused_with_the_reason(ask, experiment, name):
     records, reason = GARBAGE[name]
-    answer = ask(experiment, records(experiment), kind, **me())
+    answer = ask(experiment, records(experiment), **me())
     assert isinstance(answer, Refusal)
     assert reason in answer.reason
 

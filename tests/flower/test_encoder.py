@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from client_app.node import open_site
-from fedapp.experiment.config import load_experiment
 from fedapp.learn.networks import initial_params, network_settings
 from fedapp.learn.networks.encoder import Body, _body
 from fedapp.learn.params import digest_of, to_bytes
@@ -13,8 +12,7 @@ from fedapp.protocol.messages import ModelRef, Task
 from fedapp.site.policy import SitePolicy
 from tests.encoders import drawn, encoder_fields, written
 from tests.flower.grids import origin_of, preset
-from tests.flower.results import loopback, results
-from tests.flower.simulation import copy_of_app, simulate
+from tests.flower.simulation import copy_of_app, simulate_and_loop_back
 from tests.small import small
 
 
@@ -55,8 +53,4 @@ def test_a_run_through_flower_is_the_loopback_run_bit_for_bit(tmp_path, method):
     experiment = over_an_encoder(tmp_path / "runs", encoder_fields())
     file = preset(experiment, tmp_path)
     with copy_of_app(tmp_path) as copy:
-        said = [f"{key}={value}" for key, value in method.items()]
-        code, output = simulate(copy, [file, *said, "runtime.run_name=flower"], actors=1)
-    assert code == 0, output
-    whole = loopback(load_experiment(file, {**method, "runtime.run_name": "loopback"}))
-    assert results(tmp_path / "runs/flower") == results(whole)
+        simulate_and_loop_back(copy, file, method)

@@ -9,7 +9,7 @@ from fedapp.experiment.config import load_experiment
 from tests.data.test_own_findings import three
 from tests.flower.grids import MemoryGrid, node, preset, serve
 from tests.flower.results import loopback, results
-from tests.flower.simulation import copy_of_app, simulate
+from tests.flower.simulation import copy_of_app, simulate_and_loop_back
 from tests.own import NAMES, agreed, experiment
 
 
@@ -42,9 +42,6 @@ def test_three_real_sites_are_the_loopback_run_bit_for_bit(tmp_path, method):
 def test_a_simulation_is_the_loopback_run_bit_for_bit(tmp_path):
     file = preset(wanted(tmp_path, "recommended"), tmp_path)
     with copy_of_app(tmp_path) as copy:
-        code, output = simulate(copy, [file, "runtime.run_name=flower"], actors=1)
-    assert code == 0, output
-    whole = loopback(load_experiment(file, {"runtime.run_name": "loopback"}))
-    assert results(tmp_path / "runs/flower") == results(whole)
+        _, whole, _ = simulate_and_loop_back(copy, file, {})
     summary = json.loads((whole / "summary.json").read_text())
     assert all(row["read"] for row in summary["by_class"])

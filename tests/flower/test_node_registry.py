@@ -1,7 +1,6 @@
 """Nodes that come late, are mended, say nothing, or name a number that another has."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from flwr.app import Error, Message
@@ -14,7 +13,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp.protocol import flower_records
 from fedapp.protocol.messages import Hello, Incoming, Origin, Refusal, SiteFacts, Task
-from server_app import node_registry, transport
+from server_app import node_registry
 from server_app.node_registry import NodeRegistry
 from server_app.transport import GridTransport
 from tests.flower.grids import MemoryGrid, preset, serve, sites
@@ -22,25 +21,13 @@ from tests.flower.results import rows
 from tests.own import agreed
 from tests.small import SMALL, small
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 1, 1, 1, 1, "0" * 64)
 KEY = "1" * 32
 HELLO = flower_records.write_request(Origin("run", "0" * 16, "0" * 64), Hello(), {})
 TTL = SMALL.rounds.hello_s
 """Of a first question."""
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch):
-    """A clock that only sleeping, or the test, moves."""
-    now = SimpleNamespace(seconds=1000.0)
-
-    def sleep(seconds):
-        now.seconds += seconds
-
-    fake = SimpleNamespace(monotonic=lambda: now.seconds, sleep=sleep)
-    for module in (transport, node_registry):
-        monkeypatch.setattr(module, "time", fake)
-    return now
 
 
 def says(answer):
@@ -59,16 +46,20 @@ def refuses(reason="data.root: no such folder"):
     return says(Refusal(-1, 0, reason))
 
 
+def registry(grid, said, **changes):
+    experiment = small(**changes)
+    return NodeRegistry(GridTransport(grid, 60.0), experiment, HELLO, KEY, said.append)
+
+
 @pytest.fixture
 def met():
-    """NodeRegistry of a grid whose nodes are 100, 101, ...; `said` is what the person reads."""
+    """Registry of a grid whose nodes are 100, 101, ...; `said` is what the person reads."""
 
     def make(*nodes, sites=""):
         grid = MemoryGrid({100 + k: node for k, node in enumerate(nodes)})
         said = []
         data = agreed(classes="a, b", sites=sites) if sites else SMALL.data
-        experiment = small(rounds__join_wait_s=0.0, data=data)
-        made = NodeRegistry(GridTransport(grid, 60.0), experiment, HELLO, KEY, said.append)
+        made = registry(grid, said, rounds__join_wait_s=0.0, data=data)
         made.at_start()
         said.clear()
         return made, grid, said
@@ -106,9 +97,7 @@ def test_real_nodes_are_waited_for(clock, monkeypatch, simulated, name, seconds)
     every = HEARTBEAT_INTERVAL_INF if simulated else HEARTBEAT_DEFAULT_INTERVAL
     info = NodeInfo(node_id=100, name=name, heartbeat_interval=every)
     monkeypatch.setattr(grid, "get_nodes", lambda: [info])
-    experiment = small(rounds__join_wait_s=30.0)
-    made = NodeRegistry(GridTransport(grid, 60.0), experiment, HELLO, KEY, [].append)
-    assert numbers(made.at_start()) == [0]
+    assert numbers(registry(grid, [], rounds__join_wait_s=30.0).at_start()) == [0]
     assert clock.seconds - before == pytest.approx(seconds, abs=0.1)
 
 
@@ -123,9 +112,8 @@ def test_a_site_whose_power_was_cut_just_before_the_start_is_waited_for(clock, b
         return site(2)(message)
 
     grid = MemoryGrid({100: site(0), 101: site(1), 102: lost})
-    experiment = small(rounds__join_wait_s=200.0, split__num_clients=3)
     said = []
-    made = NodeRegistry(GridTransport(grid, 60.0), experiment, HELLO, KEY, said.append)
+    made = registry(grid, said, rounds__join_wait_s=200.0, split__num_clients=3)
     found = made.at_start()
     if back_after < 200:
         assert numbers(found) == [0, 1, 2]
@@ -140,8 +128,7 @@ def test_a_site_whose_power_was_cut_just_before_the_start_is_waited_for(clock, b
 def test_one_that_refuses_for_good_is_not_waited_for(clock):
     never = says(Refusal(-1, 0, "a term", lasting=True))
     grid, began = MemoryGrid({100: site(0), 101: site(1), 102: never}), clock.seconds
-    experiment = small(rounds__join_wait_s=200.0, split__num_clients=3)
-    made = NodeRegistry(GridTransport(grid, 60.0), experiment, HELLO, KEY, [].append)
+    made = registry(grid, [], rounds__join_wait_s=200.0, split__num_clients=3)
     assert numbers(made.at_start()) == [0, 1]
     assert clock.seconds - began < 1
 
@@ -175,13 +162,6 @@ def test_one_that_signs_on_anew_is_asked_at_once(met, monkeypatch, lasting):
     grid.nodes[200] = site(1)
     made.newcomers()
     assert numbers(made.newcomers()) == [1] and asked(grid, 200) == count + 1
-
-
-def test_one_that_refused_at_the_start_is_asked_again(met):
-    made, grid, said = met(site(0), refuses())
-    grid.nodes[101] = site(1)
-    assert made.newcomers() == []
-    assert numbers(made.newcomers()) == [1] and said == []
 
 
 def test_one_that_says_nothing_is_asked_again_when_its_question_has_expired(met, clock):
@@ -327,16 +307,6 @@ def test_a_node_that_comes_between_rounds_joins_the_run(federation, capsys):
     assert [row.get("joined") for row in rows(folder.path)] == [None, None, None, [4], None]
     assert [row["trained"] for row in rows(folder.path)] == [4, 4, 4, 5, 5]
     assert all(row["skipped"] == {} for row in rows(folder.path))
-
-
-def test_a_node_that_is_mended_between_rounds_joins_the_run(federation, capsys):
-    experiment, grid, every = federation(4)
-    grid.nodes[104] = refuses()
-    when(grid, 1, lambda: grid.nodes.update({104: every[104]}))
-    summary, _ = serve(experiment, grid)
-    out = capsys.readouterr().out
-    assert out.count("node 104 cannot take part") == 1
-    assert "site 4 joins in round 3" in out and summary["sites"] == 5
 
 
 def test_a_node_that_never_answers_delays_nobody(federation, clock):

@@ -50,12 +50,7 @@ def test_three_real_sites_are_the_loopback_run_bit_for_bit_whoever_comes_first(h
     run = json.loads((folder.path / "run.json").read_text())
     assert run["manifest"] == summary["manifest"] is not None
     assert summary["pseudo_label_error"] is None  # nobody knows the hidden labels
-
-
-def test_nothing_in_the_servers_folder_names_an_image(here):
-    wanted, make, _ = here
-    _, folder = serve(wanted, MemoryGrid({100 + k: make(n) for k, n in enumerate(NAMES)}))
-    for path in folder.path.rglob("*"):
+    for path in folder.path.rglob("*"):  # nothing at the server names an image
         if path.is_file() and path.suffix in {".json", ".jsonl", ".csv", ".yaml"}:
             assert not re.search(r"patient\d|\.png", path.read_text()), path
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from fedapp.experiment.config import load_experiment
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model
 from fedapp.learn.params import digest_of
@@ -17,8 +16,7 @@ from fedapp.models.description import TENSORS, read_description
 from fedapp.models.model import load_model
 from fedapp.site.federation import federation_of
 from tests.flower.grids import preset
-from tests.flower.results import loopback, results
-from tests.flower.simulation import copy_of_app, simulate
+from tests.flower.simulation import copy_of_app, simulate_and_loop_back
 from tests.methods.conformance import toy
 
 SPY = """
@@ -40,8 +38,6 @@ def _records(heads, payloads):  # noqa: F811
     return _plain(heads, payloads)
 """
 
-ONE_ACTOR = 1
-
 
 @pytest.fixture
 def copy(tmp_path):
@@ -49,23 +45,12 @@ def copy(tmp_path):
         yield copy
 
 
-def run_both(copy, tmp_path, experiment, *overrides):
-    """Run in Flower, then in the loopback driver; return both folders."""
-    file = preset(experiment, tmp_path)
-    arguments = [file, *overrides, "runtime.run_name=flower"]
-    code, output = simulate(copy, arguments, actors=ONE_ACTOR)
-    assert code == 0, output
-    pairs = dict(text.split("=") for text in overrides)
-    whole = loopback(load_experiment(file, {**pairs, "runtime.run_name": "loopback"}))
-    return tmp_path / "flower", whole
-
-
 @pytest.mark.slow
 def test_a_method_preset_with_private_parts_is_the_loopback_run_bit_for_bit(copy, tmp_path):
     """Sites work on the server's pool; `method.preset` reaches server and sites alike."""
     experiment = toy(UmPfssl(helper_list_size=2, num_replaced=1, mc_samples=2), tmp_path)
-    flower, whole = run_both(copy, tmp_path, experiment, "method.preset=fixbn")
-    assert results(flower) == results(whole)
+    file = preset(experiment, tmp_path)
+    flower, whole, _ = simulate_and_loop_back(copy, file, {"method.preset": "fixbn"})
     for site in map(str, range(3)):
         models = [folder / "models" / site / TENSORS for folder in (flower, whole)]
         assert models[0].read_bytes() == models[1].read_bytes()
@@ -89,8 +74,7 @@ def test_no_batch_norm_is_in_any_message_between_machines(copy, tmp_path, monkey
     wire.write_text(wire.read_text() + SPY.format(folder=str(sent)))
     monkeypatch.setenv("FEDAPP_SITES", str(tmp_path / "elsewhere"))
     experiment = toy(FedBN(), tmp_path)
-    flower, whole = run_both(copy, tmp_path, experiment)
-    assert results(flower) == results(whole)
+    flower, whole, _ = simulate_and_loop_back(copy, preset(experiment, tmp_path), {})
 
     # The site's best model lies with the site, in a folder that nothing empties, and not here.
     assert not (flower / "models").exists()

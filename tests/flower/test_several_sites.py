@@ -80,12 +80,6 @@ def test_a_real_node_is_one_site_whatever_it_says_of_itself(federation, capsys):
         serve(experiment, grid)
 
 
-def test_as_many_nodes_as_sites_get_their_tasks_one_by_one(federation):
-    experiment, grid = federation(SITES)
-    serve(experiment, grid)
-    assert "train.lot" not in kinds(grid)
-
-
 def test_what_goes_wrong_at_a_site_is_its_answer_alone(federation, monkeypatch):
     honest = answering.open_site
 

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -28,26 +27,13 @@ from fedapp.protocol.messages import (
 from fedapp.protocol.store import ModelStore
 from fedapp.server.assembly import Assembly
 from server_app import carrier, node_registry, transport
-from tests.flower.grids import MemoryGrid, node, preset, serve, sites
+from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
 from tests.small import small
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 FACTS = SiteFacts(0, (1, 8, 8), ("a", "b"), 1, 1, 1, 1, "0" * 64)
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch):
-    """The strategy's clock, which only its own sleep moves: nothing here depends on speed."""
-    now = SimpleNamespace(seconds=1000.0, sleeps=[])
-
-    def sleep(seconds):
-        now.sleeps.append(seconds)
-        now.seconds += seconds
-
-    fake = SimpleNamespace(monotonic=lambda: now.seconds, sleep=sleep)
-    for module in (transport, node_registry):
-        monkeypatch.setattr(module, "time", fake)
-    return now
 
 
 @pytest.fixture
@@ -445,25 +431,6 @@ def test_without_nodes_the_run_ends_with_the_remedy(federation):
     experiment, grid = federation(count=0)
     with pytest.raises(RunError, match=r"no node within rounds.join_wait_s = 10 s; start SuperNod"):
         serve(experiment, grid)
-
-
-def test_a_node_with_a_taken_number_is_left_out(federation, capsys):
-    experiment, grid = federation(count=4)
-    grid.nodes[200] = grid.nodes[103]
-    summary, _ = serve(experiment, grid)
-    assert summary["sites"] == 4
-    out = capsys.readouterr().out
-    assert "node 200 cannot take part: site number 3 is taken; give every node its own" in out
-    assert "1 of 5 nodes left out" in out
-
-
-def test_a_node_that_is_more_than_the_preset_has_is_left_out(federation, capsys, tmp_path):
-    experiment, grid = federation()
-    grid.nodes[300] = node({"preset": preset(experiment, tmp_path)}, **{"partition-id": 5})
-    assert serve(experiment, grid)[0]["sites"] == 5
-    assert "node 300 cannot take part: partition-id 5: the preset has 5 sites" in (
-        capsys.readouterr().out
-    )
 
 
 def test_nodes_that_err_or_talk_nonsense_at_the_start_are_left_out(federation, capsys):

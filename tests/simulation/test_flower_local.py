@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,15 @@ def start(toy: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=toy, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
+@contextmanager
+def at_work(toy: Path) -> Iterator[subprocess.Popen[str]]:
+    """Hold a run whose ServerApp is at work."""
+    with start(toy, "runtime.run_name=waits") as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if line.startswith("NODES"))
+        yield process
+
+
 def left_behind(toy: Path) -> list[str]:
     """Command lines of processes that name the toy's folder."""
     every = ((pid, processes.read_proc(pid, "cmdline").decode()) for pid in processes.all_pids())
@@ -207,11 +218,7 @@ def test_a_run_that_fails_says_so_in_its_exit_code(toy):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_interrupted_leaves_nothing(toy, number):
-    with start(toy, "runtime.run_name=waits") as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("NODES"):
-                break
+    with at_work(toy) as process:
         process.send_signal(number)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number, output
@@ -220,11 +227,7 @@ def test_a_run_that_is_interrupted_leaves_nothing(toy, number):
 
 @pytest.mark.slow
 def test_stop_ends_what_a_killed_run_left_behind(toy):
-    with start(toy, "runtime.run_name=waits") as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("NODES"):
-                break
+    with at_work(toy) as process:
         process.kill()
     assert left_behind(toy)
     assert flower_local.stop(toy) > 2

@@ -10,9 +10,11 @@ from fedapp.simulation.resources import MIB, as_texts, free_ram, measured, start
 from tests.small import small
 
 
-def test_what_a_worker_needs_grows_with_the_model_and_is_more_than_the_process():
+def test_what_a_worker_needs_is_more_than_the_process_and_the_models_that_it_keeps(monkeypatch):
+    enough = 2**40
+    monkeypatch.setattr("fedapp.simulation.memory_probe.kept_parsed", lambda _, size: enough + size)
     need = measure(small())
-    assert need.ram > needs.ACTOR_BYTES + 100 * MIB
+    assert need.ram > enough + needs.ACTOR_BYTES + 100 * MIB
     assert (need.gpu, need.gpus) == (0, ())
 
 
@@ -22,18 +24,9 @@ def test_models_that_are_kept_parsed_count_up_to_what_they_may_take():
     assert kept_parsed(small(), 2**30) == model_caches.MAX_MODEL_BYTES == 512 * MIB
 
 
-def test_what_is_kept_parsed_is_part_of_what_a_worker_needs(monkeypatch):
-    enough = 2**40
-    monkeypatch.setattr("fedapp.simulation.memory_probe.kept_parsed", lambda _, size: enough + size)
-    assert measure(small()).ram > enough
-
-
 def test_it_is_measured_in_another_process():
     found = measured(start_measuring("digits_demo", {"split.num_clients": 4, "model.width": 2}))
     assert found is not None and 300 * MIB < found.ram < 8000 * MIB
-
-
-def test_a_measurement_that_fails_is_none():
     assert measured(start_measuring("no_such_preset", {})) is None
 
 

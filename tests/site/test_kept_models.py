@@ -1,7 +1,6 @@
 """A site's kept model, as rounds go by: the best by its rule, cut and resumed to the byte."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from fedapp.models.description import read_description
 from fedapp.models.model import load_model
 from fedapp.server.engine import Engine
 from fedapp.site.federation import federation_of
-from fedapp.site.kept_models import KeptModel
 from tests.flower.results import loopback
 from tests.golden.numbers import SHRUNK
 
@@ -128,22 +126,3 @@ def test_a_site_that_joining_does_not_help_keeps_its_model_alone_and_says_so(tmp
         card = (folder / "models" / one.origin.called / "README.md").read_text()
         assert f"**{one.choice.verdict.line}**" in card
     assert "validation images; it is in" in caplog.text
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_what_another_run_of_the_same_name_kept_stays(tmp_path, monkeypatch, caplog, first):
-    """first: the round in which the site comes."""
-    folder = run(tmp_path, "fedavg", seed=1, rounds__num_rounds=1)
-    shutil.copytree(folder / "models", kept := tmp_path / "kept")
-    shutil.rmtree(folder)
-    before, plain = files(kept), KeptModel.take
-
-    def late(keeper, task, *others):
-        if task.round >= first:
-            plain(replace(keeper, folder=kept / keeper.folder.name), task, *others)
-
-    with monkeypatch.context() as away:
-        away.setattr(KeptModel, "take", late)
-        run(tmp_path, "fedavg", seed=2, rounds__num_rounds=2)
-    assert files(kept) == before
-    assert "holds a model of another run (digits_demo-fedavg, seed 1)" in caplog.text

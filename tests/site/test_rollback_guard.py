@@ -132,7 +132,7 @@ def test_a_head_is_of_one_site_one_file_and_one_key(head, tmp_path):
         Head(other, head.name, head.file, head.remedy),
         Head(head.folder, "record", head.file, head.remedy),
     ):
-        with twin.alone():
+        with twin.locked():
             shutil.copy(head._path, twin._path)
         with pytest.raises(RecordError, match="damaged or of another site"):
             check(twin)

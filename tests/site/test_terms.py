@@ -46,8 +46,33 @@ def allowed(terms, preset="digits_demo", **settings):
     terms.check_run(load_experiment(preset, overrides), "study-1")
 
 
+KEYS = [f"{number:064x}" for number in range(6)]
+"""Fingerprints of the keys of five sites, and of one that the attacker made up."""
+
+
+def masked(keys=KEYS[:5], **more):
+    agreed = ",".join(f"{number}={key}" for number, key in enumerate(keys))
+    return {
+        "method__preset": "fedavg", "split__num_clients": 5, "privacy__sums": "masked",
+        "privacy__members": agreed, "privacy__least_members": 3, **more,
+    }  # fmt: skip
+
+
 CLIPPED = {"method__preset": "um_pfssl", "privacy__clip": 1.0}
 PRIVATE = {"method__preset": "one_round", "privacy__epsilon": 3.0}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a site's file of terms; return its path."""
+
+    def write(text):
+        path = tmp_path / "site.yaml"
+        path.write_text(text)
+        path.chmod(0o600)
+        return path
+
+    return write
 
 
 def test_without_terms_all_that_the_program_allows_is_allowed_but_paths_and_modules():
@@ -70,6 +95,10 @@ def test_without_terms_all_that_the_program_allows_is_allowed_but_paths_and_modu
     ({"epsilon_at_most": 2.9}, PRIVATE),
     ({"epsilon_of_all_runs": 8.0}, {}),
     ({"delta_at_most": 1e-6}, {**PRIVATE, "privacy__delta": 1e-5}),
+    ({"masked_only": True}, {"method__preset": "fedavg"}),
+    ({"least_members": 4}, masked()),
+    ({"colluding_at_least": 2}, masked()),
+    ({"score_counts": False}, {"rounds__pooled_auroc": True}),
 ])  # fmt: skip
 def test_each_term_refuses_by_its_name(term, settings):
     refused(Terms(**term), next(iter(term)), **settings)
@@ -85,6 +114,10 @@ def test_each_term_refuses_by_its_name(term, settings):
     ({"epsilon_at_most": 3.0}, PRIVATE),
     ({"delta_at_most": 1e-5}, {**PRIVATE, "privacy__delta": 1e-5}),
     ({"delta_at_most": 1e-9}, {}),
+    ({"colluding_at_least": 1}, masked()),
+    ({"colluding_at_least": 2}, masked(privacy__colluding=2)),
+    ({"score_counts": True}, {"rounds__pooled_auroc": True}),
+    ({"score_counts": False}, {}),
 ])  # fmt: skip
 def test_the_very_bound_is_allowed(term, settings):
     allowed(Terms(**term), **settings)
@@ -112,18 +145,6 @@ def test_delta_is_at_most_one_in_the_number_of_images():
         terms.check_delta(1e-5, 100_001)
 
 
-KEYS = [f"{number:064x}" for number in range(6)]
-"""Fingerprints of the keys of five sites, and of one that the attacker made up."""
-
-
-def masked(keys=KEYS[:5], **more):
-    agreed = ",".join(f"{number}={key}" for number, key in enumerate(keys))
-    return {
-        "method__preset": "fedavg", "split__num_clients": 5, "privacy__sums": "masked",
-        "privacy__members": agreed, "privacy__least_members": 3, **more,
-    }  # fmt: skip
-
-
 def test_members_that_the_server_made_up_are_refused():
     """One real key and four of the server's: without pins they pass every other term."""
     pinned = Terms(masked_only=True, least_members=3, members=KEYS[:5])
@@ -131,17 +152,10 @@ def test_members_that_the_server_made_up_are_refused():
     made_up = [KEYS[5], *KEYS[1:5]]
     allowed(Terms(masked_only=True, least_members=3), **masked(made_up))
     assert KEYS[5][:16] in refused(pinned, "members", **masked(made_up))
-    refused(pinned, "masked_only", **masked(privacy__members=""))
+    # Without members all keys follow from the public seed.
+    assert "no privacy.members" in refused(pinned, "masked_only", **masked(privacy__members=""))
     refused(Terms(members=KEYS[:5]), "members", **masked(privacy__members=""))
     allowed(Terms(members=KEYS[:5]), method__preset="fedavg")  # of plain sums it says nothing
-
-
-def test_a_masked_run_that_names_no_members_is_refused_where_the_terms_ask_for_masks():
-    """27 c: without members all keys follow from the public seed."""
-    assert "no privacy.members" in refused(
-        Terms(masked_only=True), "masked_only", **masked(privacy__members="")
-    )
-    refused(Terms(masked_only=True), "masked_only", method__preset="fedavg")
 
 
 def test_how_many_members_there_may_be_and_how_many_count_for_the_noise():
@@ -149,30 +163,9 @@ def test_how_many_members_there_may_be_and_how_many_count_for_the_noise():
     terms.check_sum(range(4)), Terms().check_sum(range(500))
     with pytest.raises(TermError, match="most_members"):
         terms.check_sum(range(5))
-    refused(Terms(least_members=4), "least_members", **masked())
     assert Terms().vouched == 3  # whoever else the server names
     assert Terms(least_members=7).vouched == 7
     assert Terms(members=KEYS, least_members=3).vouched is None  # all of them are known here
-
-
-def test_how_many_may_be_in_league_is_a_term():
-    refused(Terms(colluding_at_least=2), "colluding_at_least", **masked())
-    allowed(Terms(colluding_at_least=1), **masked())
-    allowed(Terms(colluding_at_least=2), **masked(privacy__colluding=2))
-
-
-@pytest.mark.parametrize("text", [
-    "members: [abc]", "members: [ABC]", "most_members: 2", "colluding_at_least: 0",
-    "least_members: 5\nmost_members: 4", f"least_members: 4\nmembers: {KEYS[:3]}",
-    "patients: '('", "patients: 'P[0-9]+'", "patients: '(a){99999999999}'",
-    f"patients: '{'(' * 5000}'",
-])  # fmt: skip
-def test_terms_on_members_and_patients_that_cannot_be_are_refused(tmp_path, text):
-    path = tmp_path / "site.yaml"
-    path.write_text(text)
-    path.chmod(0o600)
-    with pytest.raises(ConfigError, match=r"site\.yaml"):
-        read_terms(path)
 
 
 @pytest.mark.parametrize("pattern", ["(P[0-9]+)_", "(.)", "((a+)+)$", "(", "x" * 9999])
@@ -198,13 +191,11 @@ def test_what_timm_would_fetch_or_open_is_no_name_of_a_network(name):
 
 
 @pytest.fixture
-def in_masked_run(tmp_path):
+def in_masked_run(tmp_path, written):
     """Ask a policy about a task of a masked run whose contents have these roles."""
 
     def ask(roles, labels=(0,) * 9, members=3, **terms):
-        path = tmp_path / "site.yaml"
-        path.write_text(yaml.safe_dump(terms))
-        path.chmod(0o600)
+        written(yaml.safe_dump(terms))
         run = load_experiment("digits_demo", {"method.preset": "fedavg"})
         known = Part(torch.zeros(len(labels), 1, 8, 8, dtype=torch.uint8), torch.tensor(labels))
         nothing = Part(known.inputs[:0], known.labels[:0])
@@ -212,16 +203,10 @@ def in_masked_run(tmp_path):
         parts |= {"val": nothing, "test": nothing}
         data = SiteData(0, parts, 2, (0.5,), (0.25,), None)
         site = SimpleNamespace(masks=True, shared=roles, data=data, experiment=run)
-        task = Task(
-            0,
-            0,
-            "train",
-            ModelRef(0, 0, "0" * 64),
-            sum=SumStep(0, "add", members=tuple(range(members))),
-        )
-        SitePolicy(tmp_path).before(
-            task, site, Origin("run", "c" * 16, "0" * 64, identity="d" * 64)
-        )
+        step = SumStep(0, "add", members=tuple(range(members)))
+        task = Task(0, 0, "train", ModelRef(0, 0, "0" * 64), sum=step)
+        origin = Origin("run", "c" * 16, "0" * 64, identity="d" * 64)
+        SitePolicy(tmp_path).before(task, site, origin)
 
     return ask
 
@@ -387,13 +372,20 @@ def test_every_content_of_every_method_has_a_kind():
     ("", "is empty: write it"),
     ("methods: [fedavg", "line 1"),
     ("3: x", "keywords must be strings"),
+    ("members: [abc]", "members"),
+    ("members: [ABC]", "members"),
+    ("most_members: 2", "most_members"),
+    ("colluding_at_least: 0", "colluding_at_least"),
+    ("least_members: 5\nmost_members: 4", "most_members must not be fewer than least_members"),
+    (f"least_members: 4\nmembers: {KEYS[:3]}", "members must not be fewer than least_members"),
+    ("patients: '('", "patients"),
+    ("patients: 'P[0-9]+'", "patients"),
+    ("patients: '(a){99999999999}'", "patients"),
+    (f"patients: '{'(' * 5000}'", "patients"),
 ])  # fmt: skip
-def test_a_file_that_is_no_terms_is_refused_by_name(tmp_path, text, said):
-    path = tmp_path / "site.yaml"
-    path.write_text(text)
-    path.chmod(0o600)
+def test_a_file_that_is_no_terms_is_refused_by_name(written, text, said):
     with pytest.raises(ConfigError) as found:
-        read_terms(path)
+        read_terms(written(text))
     assert said in str(found.value) and "site.yaml" in str(found.value)
 
 
@@ -459,10 +451,8 @@ def test_a_file_that_the_node_may_not_read_allows_nothing(tmp_path):
         SitePolicy(tmp_path).terms  # noqa: B018
 
 
-def test_terms_and_the_word_that_there_are_none_contradict_each_other(tmp_path):
-    path = tmp_path / "site.yaml"
-    path.write_text("methods: [fedavg]")
-    path.chmod(0o600)
+def test_terms_and_the_word_that_there_are_none_contradict_each_other(tmp_path, written):
+    written("methods: [fedavg]")
     assert SitePolicy(tmp_path).terms.methods == ["fedavg"]
     with pytest.raises(ConfigError, match="no-terms was said"):
         SitePolicy(tmp_path, no_terms=True).terms  # noqa: B018
@@ -472,11 +462,9 @@ def test_terms_and_the_word_that_there_are_none_contradict_each_other(tmp_path):
     ([1] * 5 + [0] * 5, True), ([1] * 4 + [0] * 6, False), ([1] * 7 + [0] * 3, False),
     ([1] * 10, True), ([-1] * 10, True), ([1] * 4 + [-1] * 6, False),
 ])  # fmt: skip
-def test_small_counts_of_findings_are_withheld_too(tmp_path, column, kept):
+def test_small_counts_of_findings_are_withheld_too(tmp_path, written, column, kept):
     """Of images that show a finding, and of those that do not; what was not read is neither."""
-    path = tmp_path / "site.yaml"
-    path.write_text("least_count: 5\n")
-    path.chmod(0o600)
+    written("least_count: 5\n")
     labels = torch.tensor([[1] * 5 + [0] * 5, column]).T
     parts = {"val": Part(labels, labels[:, :1]), "test": Part(labels, labels)}
     data = SimpleNamespace(parts=parts, patients={}, with_parts=lambda **changed: changed)
@@ -487,11 +475,9 @@ def test_small_counts_of_findings_are_withheld_too(tmp_path, column, kept):
 @pytest.mark.parametrize(("patients", "kept"), [
     ([0, 1, 2, 3, 4] * 2, True), ([0, 0, 1, 2, 3] * 2, False), ([7] * 5 + [0, 1, 2, 3, 4], False),
 ])  # fmt: skip
-def test_least_count_counts_patients_and_not_their_images(tmp_path, patients, kept):
+def test_least_count_counts_patients_and_not_their_images(tmp_path, written, patients, kept):
     """Five images of each of two classes, by all that is counted without patients enough."""
-    path = tmp_path / "site.yaml"
-    path.write_text("least_count: 5\n")
-    path.chmod(0o600)
+    written("least_count: 5\n")
     part = Part(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.tensor([0] * 5 + [1] * 5))
     parts = {"labelled": part, "unlabelled": Part(part.inputs[:0]), "val": part, "test": part}
     data = SiteData(0, parts, 2, (0.5,), (0.25,), None, patients={"test": torch.tensor(patients)})
@@ -499,13 +485,6 @@ def test_least_count_counts_patients_and_not_their_images(tmp_path, patients, ke
     assert len(shown.test) == (10 if kept else 0) and len(shown.val) == 10
     if not kept:
         assert shown.test_groups is None  # nobody is left whose images they would be
-
-
-def test_counts_of_scores_leave_unless_the_site_forbids_it():
-    allowed(Terms(), rounds__pooled_auroc=True)
-    allowed(Terms(score_counts=False))
-    why = refused(Terms(score_counts=False), "score_counts", rounds__pooled_auroc=True)
-    assert "rounds.pooled_auroc = True would send them" in why
 
 
 def test_terms_in_plain_words_promise_no_noise_that_nobody_asks_for():
