@@ -34,7 +34,7 @@ FIXED_POINT_STEP = 2.0**-FRACTION
 
 @contextmanager
 def errors_withheld(protects: bool) -> Iterator[None]:
-    """Turn every error inside into `Withheld`, which tells the server nothing, if `protects`."""
+    """If `protects`, turn every error inside into `WithheldError`, which tells nothing."""
     try:
         yield
     except Exception as error:
