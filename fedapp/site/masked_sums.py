@@ -1,20 +1,22 @@
 """A site's part in masked sums: its keys, its steps, and a journal of what it has signed and added.
 
-The journal is why a server cannot look behind the masks by asking twice. A *sum* is named by its
-round and number; an *attempt* is one try at it, under fresh keys. The rules, as a state machine:
+Because of the journal a server cannot look behind the masks by asking twice. A *sum* is named by
+its round and number; an *attempt* is one try at it, with new keys. An attempt has these stages:
 
     announced -> shared -> added -> confirmed
 
-- Attempts only go up, through all sums. To announce one is to abandon every earlier attempt at the
-  same sum: the site has confirmed none of them, and never will.
-- Under one set of keys the secrets are shared among one cohort, and one row is added. Were they
-  shared among two, each could open one of the two secrets, and both together show the row.
-- A row that was added in an earlier attempt at this sum must be dead before another is added: so
-  many of that attempt's members have abandoned it that nobody can open it any more.
-- To confirm is final: one list of survivors, and neither that sum nor one before it ever again.
+- The numbers of attempts only increase, through all sums. By announcing an attempt the site
+  abandons every earlier attempt at the same sum: it has not confirmed them, and never will.
+- With one set of keys, the site shares its secrets among one cohort and adds one row. If it shared
+  them among two cohorts, one could reconstruct one secret and the other the second, and both
+  secrets together reveal the row.
+- If the site added a row in an earlier attempt at this sum, that attempt must be dead before the
+  site adds another row: so many of its members have abandoned it that nobody can open it any more.
+- Confirming is final: the site confirms one list of survivors, and never again takes part in that
+  sum or in one before it.
 
-One journal is for all runs of an identity, whatever they are called, and is on the disk before the
-answer leaves. Keys follow from a nonce in it, so an older copy of it never brings old keys back.
+There is one journal for all runs of an identity, whatever they are called. It is on the disk before
+an answer leaves. Keys follow from a nonce in it, so an older copy never brings old keys back.
 """
 
 import hashlib
@@ -47,10 +49,10 @@ from fedapp.site.rollback_guard import ABSENT, Head, digest_of_file
 _SECRET_BYTES = 32
 JOURNAL = "journal.json"
 NO_SUM = -1
-"""Round and number of no sum."""
+"""Stands for the round and the number of no sum."""
 
 Noise = Callable[[bytes, int], NDArray[np.int64]]
-"""What a cohort's noise is keyed by, and its number of members -> [D], in steps of fixed point."""
+"""(key that names the cohort, number of members that add noise) -> noise [D], in fixed point."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ class Membership:
     """Who a site is in a run's masked sums.
 
     site: its number. signer: its registered key. agreed: the fingerprints of all members' keys, by
-    number. least: members of a sum at least. run, identity, experiment: the run's name, its
-    identity and the digest of its settings. secret: from the seed, in a simulation; None: 32 random
-    bytes that the site keeps. vouched: how many members the site takes for sites at most, when it
-    makes its share of the noise; None: all, since somebody it trusts named them.
+    number. least: fewest members of a sum. run, identity, experiment: the run's name, its identity
+    and the digest of its settings. secret: in a simulation, a secret that follows from the seed;
+    None: 32 random bytes that the site keeps. vouched: most members that the site believes to be
+    real sites when it makes its share of the noise; None: all, since the site knows their keys.
     """
 
     site: int
@@ -77,11 +79,11 @@ class Membership:
 
 @checked(frozen=True, config=CLOSED)
 class Attempt:
-    """An attempt at a sum, and how far the site is in it.
+    """An attempt at a sum, and the stage that the site has reached in it.
 
-    number: from 1. nonce: what its keys follow from, in hex; empty in a simulation. stage: the
-    newest. members, announced: of the cohort, once the secrets are shared. row: digest of the words
-    that were added. survivors: digest of the list that was confirmed.
+    number: counts from 1. nonce: its keys follow from it; in hex, empty in a simulation. members,
+    announced: the cohort and the digest of its announcements, once the secrets are shared. row:
+    digest of the words that were added. survivors: digest of the list that was confirmed.
     """
 
     number: int
@@ -95,11 +97,11 @@ class Attempt:
 
 @checked(frozen=True, config=CLOSED)
 class Entry:
-    """What the journal says.
+    """The content of the journal.
 
-    round, number: of the newest sum. run: digest of the run's name and settings, under which that
-    sum is. attempt: the newest. alive: an earlier attempt at the same sum to which the site added,
-    and which may still be opened. final: round and number of the newest sum that was confirmed.
+    round, number: of the newest sum. run: digest of the name and the settings of that sum's run.
+    attempt: the newest attempt at it. alive: an earlier attempt at it, to which the site added a
+    row, and which may still be opened. final: round and number of the newest confirmed sum.
     """
 
     round: int = NO_SUM
@@ -122,7 +124,7 @@ _ENTRY = TypeAdapter(Entry)
 class Summing:
     """One site's part in the masked sums of all runs of one identity.
 
-    root: a folder of its own. head: tells an older copy of the journal; None: in simulations.
+    root: its folder. head: recognises an older copy of the journal; None: in simulations.
     """
 
     membership: Membership
@@ -130,7 +132,7 @@ class Summing:
     head: Head | None = None
 
     def step(self, task: Task) -> SumAnswer:
-        """Do a step of a sum but the adding. Raises ProtocolError, StoreError, RecordError."""
+        """Do any step of a sum except adding. Raises ProtocolError, StoreError, RecordError."""
         with self._locked():
             return self._step(task)
 
@@ -139,14 +141,14 @@ class Summing:
     ) -> NDArray[np.uint64]:
         """Return numbers [D] as they leave: in fixed point, with noise, and masked.
 
-        noise: is asked only where the cohort is the right one, since it is paid for then; None:
-        there is none. Raises as `step`.
+        noise: is called only if the step names the right cohort, since calling it pays for a
+        release; None: no noise is added. Raises as `step`.
         """
         with self._locked():
             return self._masked(task, numbers, noise)
 
     def counted(self, step: SumStep) -> int:
-        """Return how many members the site counts upon for the noise of a sum."""
+        """Return how many members the site expects to add noise to a sum."""
         most = self.membership.vouched
         return len(step.members) if most is None else min(len(step.members), most)
 
@@ -215,7 +217,7 @@ class Summing:
         return self._masks(attempt).announce(self._context(task, step))
 
     def _share(self, task: Task, step: SumStep, entry: Entry, site: MaskSite) -> SumAnswer:
-        """Share the secrets of an attempt, among one cohort."""
+        """Share the secrets of an attempt among one cohort."""
         answer = site.share(self._context(task, step), step)
         if entry.attempt.stage == "announced":
             shared = replace(
@@ -227,7 +229,7 @@ class Summing:
         return answer
 
     def _opened(self, task: Task, step: SumStep, entry: Entry, site: MaskSite) -> SumAnswer:
-        """Confirm who survived, or open the sum for them: for one list of survivors only."""
+        """Confirm the list of survivors, or open the sum for it; only one list is ever accepted."""
         attempt, survivors = entry.attempt, _digest(repr(step.survivors).encode())
         self._check_cohort(task, step, attempt)
         if attempt.stage not in ("added", "confirmed"):
@@ -245,7 +247,7 @@ class Summing:
                 raise ProtocolError(f"{_label(task, step)}: must be confirmed before it is opened")
             return site.open_shares(self._context(task, step), step)
         answer = site.confirm(self._context(task, step), step)
-        if attempt.stage == "added":  # before it is known: what is confirmed is final
+        if attempt.stage == "added":  # written before the answer leaves, since it is final
             last = replace(attempt, stage="confirmed", survivors=survivors)
             self._write(replace(entry, attempt=last, alive=None, final=entry.sum))
         return answer
@@ -253,7 +255,7 @@ class Summing:
     # --- what is checked --------------------------------------------------------------------------
 
     def _current(self, task: Task, step: SumStep) -> Entry:
-        """Return the entry of the newest attempt. Raises ProtocolError where another is asked."""
+        """Return the newest attempt's entry. Raises ProtocolError if the step is of another."""
         entry = self._entry()
         newest = (*entry.sum, entry.attempt.number, entry.run)
         if newest != (task.round, step.number, step.attempt, self._run):
@@ -263,7 +265,7 @@ class Summing:
         return entry
 
     def _check_cohort(self, task: Task, step: SumStep, attempt: Attempt) -> None:
-        """Check that a step is about the cohort that the site shared its secrets among."""
+        """Check that a step names the cohort among which the site shared its secrets."""
         if attempt.stage == "announced":
             raise ProtocolError(f"{_label(task, step)}: this site has not shared its secrets yet")
         if (attempt.members, attempt.announced) != (step.members, step.announced):
@@ -275,10 +277,11 @@ class Summing:
     def _check_dead(
         self, task: Task, context: SumContext, step: SumStep, alive: Attempt | None
     ) -> None:
-        """Check that the site's last row in this sum is never opened. Raises ProtocolError.
+        """Check that an earlier row of the site in this sum cannot be opened any more.
 
-        To open it, ceil(2 n / 3) of its members must confirm it, and an honest member either
-        confirms or abandons. So where as many have abandoned it, honest ones do not suffice.
+        alive: the attempt with that row; None: there is none. To open it, ceil(2 n / 3) of its n
+        members must confirm it, and an honest member either confirms or abandons an attempt. So it
+        cannot be opened if ceil(2 n / 3) have abandoned it. Raises ProtocolError.
         """
         if alive is None:
             return
@@ -310,7 +313,7 @@ class Summing:
 
     @cached_property
     def _masks(self) -> Callable[[Attempt], MaskSite]:
-        """Returns the site with its secrets of an attempt; the newest is kept from step to step."""
+        """Makes the site's session of an attempt; the newest one is kept from step to step."""
         whose = self.membership
 
         def of(number: int, nonce: str) -> MaskSite:
@@ -352,7 +355,7 @@ class Summing:
             ) from error
 
     def _write(self, entry: Entry) -> None:
-        durable = self.membership.secret is None  # a simulated site has nothing to hide
+        durable = self.membership.secret is None  # a simulated site need not survive a power cut
         text, head = json.dumps(asdict(entry)).encode(), self.head
         before = digest_of_file(self.journal) if head else ""
         with head.advance(before, _digest(text)) if head else nullcontext():
@@ -360,7 +363,7 @@ class Summing:
 
     @property
     def journal(self) -> Path:
-        """The file of the newest entry."""
+        """The file of the journal, which holds the newest entry."""
         return self.root / JOURNAL
 
 

@@ -1,7 +1,7 @@
-"""What a site allows: `site.yaml`, the site's own file. It is read here alone and never sent.
+"""What a site allows: the terms in `site.yaml`, the site's own file, which is never sent.
 
-A term that is not written down allows what the program allows. Terms are asked before anything is
-computed and, of what leaves, once more before it does.
+If a term is not written down, all is allowed that the program allows. Terms are checked before
+anything is computed. What leaves is checked again before it does.
 """
 
 import os
@@ -39,7 +39,7 @@ REMEDY_NO_TERMS = (
     "write it (an example: fedapp terms --example), or say that every run of an approved app is "
     "allowed: fedapp node --no-terms, or no-terms=true in the node config"
 )
-"""What a person can do about a file of terms that is not there."""
+"""The remedy if there is no file of terms."""
 Kind = Literal["models", "prototypes", "sums", "numbers"]
 KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
@@ -52,24 +52,24 @@ KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         "numbers": ("answer", "divergence"),
     }
 )
-"""Contents that leave a site, by kind; SECURITY.md says what each of them tells."""
+"""Roles of contents that leave a site, by kind. SECURITY.md says what each of them reveals."""
 BY_CLASS = frozenset({"prototypes", "sums", "guesses"})
-"""Roles that hold something of each class by itself."""
+"""Roles whose contents have a part for each class."""
 _NAME_SETTINGS = ("method.name", "model.name", "data.name")
 _PATH_SETTINGS = ("data.root", "split.manifest", "model.weights")
-"""Settings that name a file or folder to be read at the site."""
+"""Settings that name a file or folder which the site reads."""
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """Of a registered key, as `fedapp sites --members` prints it."""
 LARGEST_DELTA = 1e-5
-"""Beside a bound on epsilon."""
+"""Largest delta of a run if the site's terms bound epsilon."""
 
 Names = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
 
 
 class TermError(FedAppError):
-    """A run or a task breaks a term of this site."""
+    """A run or a task breaks a term of this site. term: its name."""
 
     def __init__(self, term: str, why: str) -> None:
         super().__init__(f"this site's terms ({term}): {why}")
@@ -189,7 +189,7 @@ class Terms:
         check_patients(self.patients)
 
     def said(self) -> dict[str, object]:
-        """Return the terms that say something, by name."""
+        """Return the terms that differ from their default, by name."""
         plain = Terms()
         every = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in every.items() if value != getattr(plain, name)}
@@ -217,7 +217,7 @@ class Terms:
         return word, who
 
     def check_presets(self, preset: str, method_preset: str) -> None:
-        """Check where a run's settings stand before a file of them is read. Raises TermError."""
+        """Check the paths of a run's presets before these files are read. Raises TermError."""
         for key, name, known in (
             ("preset", preset, presets()),
             ("method.preset", method_preset, method_presets()),
@@ -228,8 +228,9 @@ class Terms:
     def check_said(self, values: Mapping[str, Scalar], placed: bool = True) -> None:
         """Check a run's settings before anything that they name is imported or opened.
 
-        values: by dotted key, as the run says them. placed: the node says itself where it keeps
-        what it receives, so that the run's own folder does not count. Raises TermError.
+        values: the run's settings by dotted key. placed: whether the node's own config says where
+        it keeps what it receives; then the run's own folder (`runtime.out`) is not used and not
+        checked. Raises TermError.
         """
         if values.get("data.patients", "") != "":
             why = "data.patients would be matched with the names of files here"
@@ -278,12 +279,12 @@ class Terms:
             raise TermError("hours", f"it is {here:%H:%M} here, tasks are done {self.hours}")
 
     def check_round(self, number: int) -> None:
-        """Check a task's round, whatever the settings say of their number. Raises TermError."""
+        """Check a task's round, whatever number of rounds the settings have. Raises TermError."""
         if self.rounds_at_most is not None and number > self.rounds_at_most:
             raise TermError("rounds_at_most", f"round {number} is past {self.rounds_at_most}")
 
     def check_answers(self, count: int) -> None:
-        """Check answers of a run, the one that is asked for among them. Raises TermError."""
+        """Check a run's number of answers, with the one asked for now. Raises TermError."""
         most = self.answers_at_most
         if most is not None and count > most:
             raise TermError("answers_at_most", f"answer {count} of this run is past {most}")
@@ -302,10 +303,11 @@ class Terms:
 
     @property
     def vouched(self) -> int | None:
-        """How many members of a masked sum this site counts upon for its noise; None: all.
+        """How many members of a masked sum this site expects to add noise; None: all.
 
-        Pinned members are all counted. Else the server names the members, and only as many count
-        as the terms ask for: more of them never mean less noise from each.
+        If the terms list the members' keys, all of them count. Otherwise the server names the
+        members and could invent some, so only as many count as the terms ask for at least: a larger
+        number of members never makes this site add less noise.
         """
         return None if self.members is not None else self.least_members or MIN_MEMBERS
 
@@ -318,13 +320,13 @@ class Terms:
                 raise TermError("leaves", f"{what} may not leave, only {', '.join(self.leaves)}")
 
     def check_size(self, count: int) -> None:
-        """Check bytes that are to leave in one answer. Raises TermError."""
+        """Check the number of bytes that are to leave in one answer. Raises TermError."""
         most = self.megabytes_at_most
         if most is not None and count > most * 1e6:
             raise TermError("megabytes_at_most", f"{count / 1e6:.3g} MB are more than {most:g}")
 
     def check_epsilon(self, of_run: float, of_others: float) -> None:
-        """Check what an upload would bring the epsilon to. Raises TermError."""
+        """Check a run's epsilon, alone and added to that of other runs. Raises TermError."""
         most = self.epsilon_at_most
         if most is not None and of_run > most:
             raise TermError(
@@ -336,7 +338,7 @@ class Terms:
             raise TermError("epsilon_of_all_runs", f"it would come to {total:.4g}, above {every:g}")
 
     def withheld(self, counts: Mapping[int, int]) -> bool:
-        """Whether counts by class are too small to be told: one of them is 1 to below the least."""
+        """Whether counts by class must not leave: one is above 0 and below `least_count`."""
         return any(0 < count < self.least_count for count in counts.values())
 
     @property
@@ -396,7 +398,7 @@ class Terms:
 
 
 def kind_of(role: str) -> Kind | None:
-    """Return the kind of a content; None for one of a method that is not this project's."""
+    """Return the kind of a content by its role; None for a role of somebody else's method."""
     for kind, names in KINDS.items():
         if any(fnmatchcase(role, name) for name in names):
             return kind
@@ -406,10 +408,11 @@ def kind_of(role: str) -> Kind | None:
 def read_terms(path: Path, absent: bool = False) -> Terms:
     """Return the terms in a file.
 
-    absent: a person has said that there is none, so that all that the program allows is allowed.
-    Raises ConfigError, one line for each fault: where the file is not there and `absent` was not
-    said, or the reverse; where it is a link, not readable or writable for others, is damaged, or
-    says what is no term. So a file that was renamed or lost never means that everything is allowed.
+    absent: a person has declared that there are no terms, so that all is allowed that the program
+    allows. Raises ConfigError, with one line for each fault, if the file is missing and `absent` is
+    not set, or if it is there and `absent` is set; if it is a link, is not readable, is writable
+    for others, is damaged, or has something that is no term. So a file that was renamed or lost
+    never means that everything is allowed.
     """
     text = _own_text(path, absent)
     if text is None:
@@ -426,7 +429,7 @@ def read_terms(path: Path, absent: bool = False) -> Terms:
 
 
 def _own_text(path: Path, absent: bool) -> str | None:
-    """Return what the file says; None where it is not there, as was said. Raises ConfigError."""
+    """Return the file's text; None if there is no file and `absent` is set. Raises ConfigError."""
     try:
         like = [one for one in os.listdir(path.parent) if _SIMILAR_FILE.fullmatch(one)]
         if not like and absent:
