@@ -1,6 +1,7 @@
 """A site's kept model, as rounds go by: the best by its rule, cut and resumed to the byte."""
 
 import shutil
+from functools import cache
 
 import pytest
 import torch
@@ -70,13 +71,23 @@ def test_a_kept_model_answers_as_it_was_measured(tmp_path, method, more):
         assert (again.correct, again.samples) == (test.right, test.images)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return the files of all models of a run that is not cut; each method's run is made once."""
+
+    @cache
+    def of(method):
+        return files(run(tmp_path_factory.mktemp(method), method) / "models")
+
+    return of
+
+
 @pytest.mark.parametrize("method", ["recommended", "um_pfssl"])
 @pytest.mark.parametrize("cut", [0, 1, 3])
 def test_a_run_cut_after_any_round_and_resumed_keeps_the_same_to_the_byte(
-    tmp_path, monkeypatch, method, cut
+    tmp_path, monkeypatch, whole, method, cut
 ):
     """Cut when the sites have done the round but the server has not saved it: it is done again."""
-    whole = files(run(tmp_path / "whole", method) / "models")
     plain = Engine._record
 
     def full(engine, row, *others):
@@ -88,7 +99,7 @@ def test_a_run_cut_after_any_round_and_resumed_keeps_the_same_to_the_byte(
         broken.setattr(Engine, "_record", full)
         run(tmp_path / "cut", method)
     resume = {"runtime__resume": True} if cut else {}
-    assert files(run(tmp_path / "cut", method, **resume) / "models") == whole
+    assert files(run(tmp_path / "cut", method, **resume) / "models") == whole(method)
 
 
 def test_a_damaged_or_lost_folder_is_begun_anew(tmp_path, caplog):
