@@ -112,7 +112,7 @@ def test_what_is_measured_is_what_is_sent_and_a_personal_model_stays_what_it_was
 def test_a_site_says_in_its_own_log_how_long_a_change_was_and_tells_nobody(tmp_path, caplog):
     with caplog.at_level("INFO", "fedapp.site.privacy_budget"):
         folder = run(tmp_path, "long", privacy__clip=1e6)
-    said = [r for r in caplog.records if "change of change_norm" in r.getMessage()]
+    said = [r for r in caplog.records if "change of length" in r.getMessage()]
     assert said and all(record.args[2] > 0 for record in said)
     exact = {repr(record.args[2]) for record in said}
     files = [p.read_text() for p in folder.path.glob("*.*") if p.suffix != ".safetensors"]
@@ -128,7 +128,7 @@ def test_off_the_step_is_not_taken(tmp_path, monkeypatch):
     def never(*arguments):
         raise AssertionError("the step is off")
 
-    monkeypatch.setattr("fedapp.site.site.clipped", never)
+    monkeypatch.setattr("fedapp.site.protected_site.clipped", never)
     off = run(tmp_path, "off")
     assert not list(off.path.rglob("noise.key")) and not off.metrics()[1]["skipped"]
     assert "epsilon" not in off.per_site()[0]
