@@ -137,7 +137,7 @@ def refused(match):
 
 def test_a_sum_by_hand_and_what_is_refused_on_its_way(tmp_path):
     """In which states a step is refused, `tests/security/test_masked_conformance.py` finds out."""
-    one, fewer = Server(tmp_path), (0, 1, 2)
+    one = Server(tmp_path)
     one.announce()
     with refused("has not shared its secrets yet"):
         one.add(0, [1.0])
@@ -145,11 +145,6 @@ def test_a_sum_by_hand_and_what_is_refused_on_its_way(tmp_path):
     with refused("has added nothing"):
         one.confirm(0, one.members)
     total = added(one)
-    assert (one.add(0, [0.5, -1.0]) == one.add(0, [0.5, -1.0])).all()
-    with refused("other numbers than before under the same keys"):
-        one.add(0, [0.5, 7.0])
-    with refused("shared its secrets among other members"):
-        one.add(0, [0.5, -1.0], fewer)
     with refused("is at attempt 1 of sum 0 of round 3, and only goes on"):
         one.asked(0, 2, 7, 9)
     one.round, one.number, one.attempt = 3, 0, 1
@@ -157,20 +152,33 @@ def test_a_sum_by_hand_and_what_is_refused_on_its_way(tmp_path):
         one.confirm(k, one.members)
     with refused("confirmed the list of them, 3 must"):
         one.open(1, one.members)
-    one.confirm(3, one.members)
-    with refused("must be confirmed before it is opened"):
-        one.open(0, one.members)
-    one.confirm(0, one.members)
-    with refused("confirmed already, with other survivors"):
-        one.confirm(0, fewer)
+    for k in (0, 3):
+        one.confirm(k, one.members)
     words = one.unmasked(total, one.members)
     assert from_words(words, SITES).tolist() == [8.0, -4.0]  # .5 + 1.5 + 2.5 + 3.5
-    with refused("has confirmed a sum of round 3, number 0, and never goes back"):
-        one.asked(0, 3, 0, 2)
-    assert one.asked(0, 3, 1, 1) and one.asked(0, 4, 0, 1)  # each sum counts from 1
 
 
 # --- one cohort, one row --------------------------------------------------------------------------
+
+
+def test_other_numbers_under_the_same_keys_are_refused(server):
+    first = server.add(0, [1.0, 2.0])
+    assert (server.add(0, [1.0, 2.0]) == first).all()  # the same again is the same
+    with refused("other numbers than before under the same keys"):
+        server.add(0, [1.0, 2.5])
+
+
+def test_secrets_are_shared_among_one_cohort_only(server):
+    server.share()  # the same again
+    fewer = (0, 1, 2)
+    for _ in range(2):  # before it added, and after
+        with refused("shared its secrets among other members"):
+            server.ask(0, server.linked(0, "share", fewer))
+        with refused("shared its secrets among other members"):
+            server.add(0, [1.0], fewer)
+        server.add(0, [1.0])
+    with refused("shared its secrets among other members"):
+        server.confirm(0, fewer, fewer)
 
 
 def test_a_site_that_was_told_another_announcement_has_other_masks(server):
@@ -185,6 +193,21 @@ def test_a_site_that_was_told_another_announcement_has_other_masks(server):
 
 
 # --- attempts -------------------------------------------------------------------------------------
+
+
+def test_a_row_may_be_added_again_once_its_first_attempt_is_dead(server):
+    """Of four members three have abandoned it: the fourth and one in league are fewer than three.
+
+    Finding 25 j: an attempt that failed is repeated with other members.
+    """
+    added(server)
+    three = (0, 1, 2)
+    server.announce(2, three)
+    server.share(three)
+    server.add(0, [7.0], three)  # three of four have announced attempt 2: attempt 1 is dead
+    server.announce(3, (0, 1, 2, 3))
+    server.share()
+    assert server.add(0, [8.0]).size  # attempt 2 was of three members, all of whom are here
 
 
 def test_new_keys_are_others_and_the_same_attempt_has_the_same(tmp_path):
@@ -224,6 +247,62 @@ def first_of_site_4(root):
 
 
 # --- confirming is final --------------------------------------------------------------------------
+
+
+def test_a_second_list_of_survivors_is_refused_the_overlap_attack(server):
+    """A server that names one site present to some, and lost to others or later."""
+    added(server)
+    three = (0, 1, 2)
+    for k in three:
+        server.confirm(k, three)
+    with refused("confirmed already, with other survivors"):
+        server.confirm(0, server.members)
+    server.confirm(0, three)  # the same again
+    server.open(0, three)
+    with refused("confirmed already, with other survivors"):
+        server.open(0, server.members)
+    server.open(0, three)  # a server that was killed may ask again
+
+
+def test_what_was_confirmed_is_never_abandoned(server):
+    """Finding 25 h: announcing anew wiped row and survivors, and a second list was signed."""
+    added(server)
+    server.confirm(0, (0, 1, 2))
+    for asked in (3, 0, 2), (3, 0, 1), (2, 5, 1), (0, 0, 1):
+        with refused("has confirmed a sum of round 3, number 0, and never goes back"):
+            server.asked(0, *asked)
+    assert server.asked(0, 3, 1, 1) and server.asked(0, 4, 0, 1)
+    with refused("never goes back"):
+        server.asked(0, 3, 0, 3)
+
+
+def test_thirteen_sites_four_of_them_hostile_give_no_second_sum(tmp_path):
+    """Finding 25 h as it was played: nine honest sites confirm one list, and are asked anew.
+
+    The server opens the sum of all first, then begins another attempt with the same sites to call
+    seven of them lost.
+    """
+    one = Server(tmp_path, 13)
+    one.announce()
+    one.share()
+    for k in range(9):
+        one.add(k, [1.0])
+    survivors = tuple(range(13))
+    for k in range(5):
+        one.confirm(k, survivors)
+    opened = []
+    for k in range(5):
+        with refused("never goes back"):
+            opened.append(one.asked(k, 3, 0, 2))
+    assert not opened
+
+
+def test_nothing_is_opened_that_was_not_confirmed(server):
+    added(server)
+    for k in (1, 2, 3):
+        server.confirm(k, server.members)
+    with refused("must be confirmed before it is opened"):
+        server.open(0, server.members)
 
 
 def test_another_name_of_the_run_is_no_way_back(tmp_path):
