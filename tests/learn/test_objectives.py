@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from fedapp.core.rng import torch_stream
-from fedapp.data.sites import Part
 from fedapp.learn.objectives import (
     LocalTraining,
     consistency,
@@ -19,7 +18,7 @@ from fedapp.learn.objectives import (
     supervised,
 )
 from fedapp.methods.averaging.fixmatch_global import taught
-from tests.methods.conformance import data_of, digits_like
+from tests.methods.conformance import data_of
 
 NEVER, ALWAYS = 1.0, 0.0
 
@@ -72,10 +71,6 @@ def steps(job, views=None, confidence=ALWAYS, weight=1.0):
 
 def values(objective, job):
     return [step(job.model).item() for step in objective(job)]
-
-
-def gradient(model, step):
-    return torch.autograd.grad(step(model), list(model.parameters()))
 
 
 def same(images, pool):
@@ -174,35 +169,6 @@ def test_a_fixmatch_step_by_hand():
     loss_s = -sum(log_weak[i, y] for i, y in enumerate(job.data.labels)) / 2
     loss_u = -sum(log_strong[i, label[i]] for i in range(3) if top[i] >= 0.9) / 3
     assert step(job.model).item() == pytest.approx((loss_s + 0.5 * loss_u).item(), rel=1e-5)
-
-
-def one_unsure():
-    """Two unlabelled images: the model is sure of the first and unsure of the second.
-
-    The model knows two classes by the brightness of the upper and the lower half.
-    """
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
-    with torch.no_grad():
-        model[1].weight[0, :32], model[1].weight[0, 32:] = 1.0, 0.0
-        model[1].weight[1, :32], model[1].weight[1, 32:] = 0.0, 1.0
-        model[1].bias.zero_()
-    bright = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
-    bright[0, :, :4] = 255
-    return model, bright
-
-
-def test_only_the_strong_view_gives_the_unlabelled_gradient():
-    """(softmax(strong) - one-hot) x_strong: the weak image appears in no factor of it."""
-    model, images = one_unsure()
-    strong = digits_like(2, seed=8)
-    data = data_of(labelled=0).with_parts(unlabelled=Part(images))
-    job = work(model=model, data=data)
-    views = Views(strong=lambda given: strong[same(given, images)])
-    [step] = steps(job, views, confidence=0.95)
-    weight, _ = gradient(model, step)
-    x = scale(strong[0]).flatten()
-    error = torch.softmax(model(scale(strong[:1])), dim=1)[0] - torch.tensor([1.0, 0.0])
-    torch.testing.assert_close(weight, error[:, None] * x / 2, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("labelled", "unlabelled", "each"), [

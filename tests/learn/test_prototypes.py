@@ -9,7 +9,6 @@ from fedapp.learn.networks import build_model
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.learn.predictors import Predictor, answer_of, by_prototypes
 from fedapp.learn.prototypes import (
-    PrototypeHead,
     Prototypes,
     class_means,
     completed,
@@ -216,10 +215,3 @@ def test_after_an_error_the_head_is_back():
     with pytest.raises(RuntimeError), by_prototypes(model, mean_of(drawn(2, numbers=6)), "squared"):
         raise RuntimeError
     assert model.head is head
-
-
-def test_a_head_gives_an_unknown_class_nothing():
-    known = torch.tensor([True, False, True, True])
-    one = Prototypes(drawn(4, sites=1).centres[0] * known[:, None], known)
-    answers = torch.softmax(PrototypeHead.of(one, "euclidean")(points(4)), 1)
-    assert (answers[:, 1] == 0).all() and (answers[:, known] > 0).all()
