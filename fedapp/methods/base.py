@@ -270,7 +270,7 @@ class SiteContext:
 
     kept: the tensors of the site's model that it keeps to itself, none for most methods.
     memory: what it remembers between its tasks (`Method.memory`).
-    scores: what the site knows of other sites' models (`learn.score_cache`).
+    scores: what the site knows of other sites' models (`learn.model_caches`).
     cache: what else was computed from the site's images and need not be computed again: fixed
     features, answers of models and their evaluation. It is kept from task to task. Of a model it
     goes by the digests of all that the model depends on.

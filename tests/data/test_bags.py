@@ -182,20 +182,11 @@ def test_what_is_told_can_be_wrong_while_the_manifest_is_right():
 def test_how_much_bags_tell_is_said_in_a_line():
     eye, even = 5 * np.eye(3, dtype=np.int32), np.full((3, 3), 2, np.int32)
     nobody, nothing = np.empty(0, np.int32), np.empty((0, 2), np.int32)
-
-    def said(*counts):
-        return BagAssignment(nobody, nothing, np.stack(counts)).describe()
-
-    assert said(eye, eye) == (
-        "bags: 3 at each of 2 sites; condition number of their class proportions 1"
-    )
-    assert said(eye, 0 * eye, even).endswith(
-        "2 sites; condition number of their class proportions 1 to inf; infinite: they do not tell "
-        "the classes apart"
-    )
-    gone = eye * np.array([[1], [1], [0]], np.int32)
-    assert said(eye, gone).startswith("bags: 2 to 3 at each of 2 sites; ")
-    assert said(0 * eye) == "bags: 3 a site, all of them empty"
+    said = BagAssignment(nobody, nothing, np.stack([eye, 0 * eye, even])).describe()
+    assert said.startswith("bags: 3 at each of 2 sites; condition number of their class ")
+    assert said.endswith("1 to inf; infinite: they do not tell the classes apart")
+    empty = BagAssignment(nobody, nothing, np.stack([0 * eye])).describe()
+    assert empty == "bags: 3 a site, all of them empty"
 
 
 # --- sites that know different things -------------------------------------------------------------

@@ -1,7 +1,5 @@
 """A site's vectors: what a file may say, and what is said of every one that cannot be used."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -152,19 +150,6 @@ def test_what_was_not_agreed_upon_is_refused(agreement, said, tmp_path):
     assert said in fault
     made = faults(tmp_path, agreed(vector_size=3, encoder=""), encoder=np.array("vit"))
     assert "encoder 'vit', must be '' (data.encoder)" in made[0]
-
-
-def test_a_file_that_is_no_npz_is_refused(tmp_path):
-    whole = write(tmp_path, **SMALL).read_bytes()
-    (tmp_path / "array.npy").touch()
-    np.save(tmp_path / "array.npy", SMALL["vectors"])
-    for content in (
-        whole[: len(whole) // 2], b"", b"\0" * 100, pickle.dumps([1]),
-        (tmp_path / "array.npy").read_bytes(),
-    ):  # fmt: skip
-        (tmp_path / "vectors.npz").write_bytes(content)
-        [fault] = list_own(tmp_path, ()).faults
-        assert "vectors.npz: cannot be read as npz" in str(fault) and "\n" not in str(fault)
 
 
 def test_no_pickle_is_ever_run(tmp_path):

@@ -103,19 +103,20 @@ def test_classes_are_cut_at_random_not_in_order():
     assert taken != n * 0.7  # a stratified cut would hit this exactly (this seed does not)
 
 
-def test_labelled_share_has_the_moments_of_dir_2():
-    """p_s ~ Beta(0.5, 0.5): mean 0.5, variance 0.125.
-
-    1000 sites of about 63 training images each. Bounds 6 standard errors: false-alarm rate below
-    1e-8 over seeds (the seed is fixed). Rounding adds at most 1 / (4 n^2) to the variance.
-    """
-    manifest = partition(
-        np.zeros(90_000, int), SplitSettings(num_clients=1000, dirichlet_alpha=1e6), 0, "x"
-    )
+def share_labelled(manifest):
+    """Return each site's share of labelled training samples, [1000]."""
     train = manifest.split == TRAIN
     owned = np.bincount(manifest.site[train], minlength=1000)
-    share = np.bincount(manifest.site[train & manifest.visible], minlength=1000) / owned
-    assert abs(share.mean() - 0.5) < 6 * math.sqrt(0.125 / 1000)
+    return np.bincount(manifest.site[train & manifest.visible], minlength=1000) / owned
+
+
+def test_labelled_share_has_the_variance_of_dir_2():
+    """p_s ~ Beta(0.5, 0.5): mean 0.5, variance 0.125.
+
+    1000 sites of about 63 training images each. Bound 6 standard errors: false-alarm rate below
+    1e-8 over seeds (the seed is fixed). Rounding adds at most 1 / (4 n^2) to the variance.
+    """
+    share = share_labelled(shared(0.5))
     # Var of the squared deviation of Beta(.5, .5): E[d^4] - E[d^2]^2 = 3/128 - 1/64 = 1/128.
     assert abs(((share - 0.5) ** 2).mean() - 0.125) < 6 * math.sqrt(1 / 128 / 1000) + 1e-3
 
@@ -125,17 +126,14 @@ def shared(label_share, seed=0, **changes):
     return partition(np.zeros(90_000, int), split, seed, "x")
 
 
-@pytest.mark.parametrize("wanted", [0.02, 0.1, 0.25])
+@pytest.mark.parametrize("wanted", [0.02, 0.1, 0.25, 0.5])
 def test_the_mean_labelled_share_is_the_one_asked_for(wanted):
     """Sites' shares are 2 w Beta(0.5, 0.5): mean w, variance w^2 / 2.
 
     1000 sites of about 63 training images. Rounding adds at most 1 / (4 63^2) to the variance.
     Bound 6 standard errors: false-alarm rate 2e-9 a case over seeds (the seed is fixed).
     """
-    manifest = shared(wanted)
-    train = manifest.split == TRAIN
-    owned = np.bincount(manifest.site[train], minlength=1000)
-    share = np.bincount(manifest.site[train & manifest.visible], minlength=1000) / owned
+    share = share_labelled(shared(wanted))
     assert abs(share.mean() - wanted) < 6 * math.sqrt((wanted**2 / 2 + 1e-4) / 1000)
 
 
