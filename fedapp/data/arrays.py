@@ -21,11 +21,12 @@ def read_arrays(name: str) -> DataSet:
 
     name: `package.module:function`. The function is called without arguments and returns a dict:
 
-    inputs: NumPy array, uint8 [N, C, H, W] (images) or float32 [N, D], [N, C, L] or [N, C, H, W]; N
-    >= 1.
-    labels: NumPy array of integers [N], in [0, C), or -1 where the class is unknown. patients
-    (optional): a name or number of the patient of each input, [N]. classes (optional): the names of
-    the C classes; otherwise the numbers from 0 to the highest label.
+    inputs: NumPy array, uint8 [N, C, H, W] (images) or float32 [N, D], [N, C, L] or [N, C, H, W],
+        with N >= 1.
+    labels: NumPy array of integers [N], in [0, C), or -1 where the class is unknown.
+    patients (optional): a name or number of the patient of each input, [N].
+    classes (optional): the names of the C classes; by default the numbers from 0 to the highest
+        label.
 
     Raises ConfigError where there is no such function, DataError where it fails or where its result
     breaks a rule. Both name the function.

@@ -49,7 +49,8 @@ def flips(name: str) -> bool:
     """Return whether a mirror image (left to right) of such data shows the same class.
 
     name: a data set, either one of `datasets.NAMES`, each of which is decided here, or a user's
-    own, of which nothing is known. Raises ConfigError for a data set that nobody has decided.
+        own, of which nothing is known.
+    Raises ConfigError for a data set that nobody has decided.
     """
     if is_function_name(name):
         return False
@@ -65,9 +66,9 @@ def weak(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
     """Mirror with probability 1/2, if `flip`, and shift by up to 12.5 % of each side.
 
     images: uint8 [n, c, h, w], n >= 0, sides of at least 8 pixels. The result has the same shape
-    and device. The shift is uniform over whole pixels; uncovered pixels are filled by reflection
-    about the centres of the edge pixels (Sohn et al. 2020, Sec. 2.3; `augment_shift` in
-    google-research/fixmatch).
+        and device. The shift is uniform over whole pixels; uncovered pixels are filled by
+        reflection about the centres of the edge pixels (Sohn et al. 2020, Sec. 2.3; `augment_shift`
+        in google-research/fixmatch).
     stream: a CPU generator, from which 3 n numbers are drawn.
     """
     count, _, height, width = images.shape
@@ -85,11 +86,11 @@ def strong(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
     """Make a weak view, then apply RandAugment `OPERATIONS` times, then Cutout.
 
     images, flip, result: as for `weak`. Each operation is drawn uniformly from 14, and its
-    magnitude uniformly from its range, for each image (Sohn et al. 2020, Sec. 2.3: magnitudes are
-    drawn at random rather than tuned; the authors' code, but not the paper, also skips each
-    operation with probability 1/2). Cutout sets a square with half the length of the shorter side
-    to grey 127. Its centre is uniform over the image's pixels, and what lies outside the image is
-    cut off (`create_cutout_mask` in google-research/fixmatch).
+        magnitude uniformly from its range, for each image (Sohn et al. 2020, Sec. 2.3: magnitudes
+        are drawn at random rather than tuned; the authors' code, but not the paper, also skips each
+        operation with probability 1/2). Cutout sets a square with half the length of the shorter
+        side to grey 127. Its centre is uniform over the image's pixels, and what lies outside the
+        image is cut off (`create_cutout_mask` in google-research/fixmatch).
     stream: a CPU generator, from which 9 n numbers are drawn.
     """
     images = weak(images, flip, stream)

@@ -42,8 +42,8 @@ def draw_shift(seed: int, site: int, strength: float, kinds: Sequence[str]) -> F
     """Draw the changes of a site at a strength s in [0, 1]. kinds: of `SHIFT_KINDS`.
 
     Uniform: rotation in +-40 s, brightness in +-0.3 s, log(contrast) in +-0.7 s, blur in 0 to 1.5
-    s, noise in 0 to 0.2 s. Each kind has its own random key. So a change does not depend on the
-    other kinds or sites, and it grows in proportion to the strength.
+        s, noise in 0 to 0.2 s. Each kind has its own random key. So a change does not depend on the
+        other kinds or sites, and it grows in proportion to the strength.
     """
     unit = {
         kind: float(rng.numpy_stream(seed, "feature-shift", kind, site).random()) for kind in kinds
@@ -81,8 +81,8 @@ def apply_shift(images: Tensor, shift: FeatureShift, grain: np.random.Generator)
     """Return the changed images: uint8 [n, C, H, W], rounded and clamped once, at the end.
 
     images: uint8 [n, C, H, W] on the CPU. grain: the generator of noise, image after image. The
-    order is that of a camera: the scene rotates, the lens blurs, the sensor scales, shifts and adds
-    noise.
+        order is that of a camera: the scene rotates, the lens blurs, the sensor scales, shifts and
+        adds noise.
     """
     changed = torch.empty_like(images)
     for start in range(0, len(images), _CHUNK):

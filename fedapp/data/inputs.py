@@ -26,11 +26,11 @@ class DataSet:
     """A data set with its own train and test parts pooled; validated on construction (`DataError`).
 
     inputs: images, uint8 [N, C, H, W], C in {1, 3}, H and W in [8, 512]; or numbers, float32 [N, D]
-    (rows of a table), [N, C, L] (signals) or [N, C, H, W], all finite; N >= 1.
+        (rows of a table), [N, C, L] (signals) or [N, C, H, W], all finite; N >= 1.
     labels: int64 [N], in [0, len(classes)), or `UNKNOWN`, but not all of them.
     classes: the names of the classes, at least one.
     mean, std: one value for each channel, the second dimension of the inputs (for a table: for each
-    column), of pixels / 255 or of the numbers unchanged; finite, std above 0. See `normalise`.
+        column), of pixels / 255 or of the numbers unchanged; finite, std above 0. See `normalise`.
     patients: the number of each input's patient, int64 [N], from 0; None: unknown.
     """
 
@@ -109,8 +109,8 @@ def channel_stats(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
     """Return mean and standard deviation of each channel of pixels / 255.
 
     images: uint8 [N, C, H, W], N >= 1. They are computed exactly from histograms, without a float
-    copy, and are equal on every machine. A constant channel gets the standard deviation of one grey
-    level, 1 / 255, so that dividing by it stays finite.
+        copy, and are equal on every machine. A constant channel gets the standard deviation of one
+        grey level, 1 / 255, so that dividing by it stays finite.
     """
     means, stds = [], []
     for channel in images.unbind(1):
@@ -129,8 +129,8 @@ def resize(images: Tensor, side: int) -> Tensor:
     """Return the images with `side` x `side` pixels, uint8.
 
     images: uint8 [N, C, H, W]. Growing images are interpolated bilinearly. When an image shrinks,
-    every source pixel contributes (area-weighted), so that fine structure is averaged rather than
-    skipped.
+        every source pixel contributes (area-weighted), so that fine structure is averaged rather
+        than skipped.
     """
     if images.shape[2:] == (side, side):
         return images
@@ -146,8 +146,8 @@ def number_stats(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel of inputs that are not images.
 
     inputs: float32 [N, C, ...], N >= 1, finite. Sums are exact (`math.fsum`), so the results are
-    equal on every machine. A constant channel gets the standard deviation 1, so that dividing by it
-    stays finite.
+        equal on every machine. A constant channel gets the standard deviation 1, so that dividing
+        by it stays finite.
     """
     means, stds = [], []
     for channel in inputs.double().unbind(1):

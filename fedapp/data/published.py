@@ -77,8 +77,8 @@ def source(name: str) -> Source:
 def read(name: str, root: Path, download: bool) -> DataSet:
     """Return the whole pool of a data set, one of `NAMES`, from its files under a folder.
 
-    download: whether missing files are downloaded. Raises DataError where files are missing or
-    damaged.
+    download: whether missing files are downloaded.
+    Raises DataError where files are missing or damaged.
     """
     if name == "digits":
         return read_digits()

@@ -41,9 +41,9 @@ class SimulatedSites:
         """Deal the pool. Raises DataError where the manifest was made for other data.
 
         feature_shift, shift_kinds: how strongly, in [0, 1], and in which ways the images of each
-        site are changed (`feature_shift.shift_sites`).
+            site are changed (`feature_shift.shift_sites`).
         prior_noise: how wrong the class proportions of the bags are that sites receive
-        (`with_noise`).
+            (`with_noise`).
         """
         _check_same_pool(data, manifest)
         owner, bag, sample = manifest.places()

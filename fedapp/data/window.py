@@ -125,7 +125,7 @@ class StoredImage:
     """An image before its window is applied. kind: its format in words, such as "16-bit PNG".
 
     values: uint8 [H, W] or [H, W, 3] (RGB): levels that are used unchanged. With any other type
-    they are finite grey values [H, W], which need a window.
+        they are finite grey values [H, W], which need a window.
     window: the file's own window; None: it has none.
     inverted: whether, according to the file, high values are dark.
     padding: [H, W], which pixels are padding according to the file; None: none are.
@@ -158,8 +158,8 @@ def levels(stored: StoredImage, window: str, file: Path) -> Levels:
     """Return the image as a network sees it: uint8, with the shape of the values.
 
     window: as `data.window`. Images of 8 bits are used unchanged, unless the setting asks for the
-    files' own windows. Padding becomes black. Raises DepthError, which names the file, where there
-    is no window for it.
+        files' own windows. Padding becomes black.
+    Raises DepthError, which names the file, where there is no window for it.
     """
     wanted = stored.window if window == OWN_WINDOW else None
     if wanted is None and stored.deep:

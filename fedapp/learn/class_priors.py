@@ -42,7 +42,8 @@ def class_mix(counts: Tensor, answers: Tensor) -> Tensor:
 
     counts: [C], labelled images of each class.
     answers: [n, C], n >= 0, rows sum to 1: what a model that treats all classes as equally frequent
-    answers to the site's unlabelled images. Returns pi_k, float64 [C], every entry above 0, sum 1.
+        answers to the site's unlabelled images.
+    Returns pi_k, float64 [C], every entry above 0, sum 1.
 
     With labels, pi_k is their relative frequencies after one more image was spread evenly over the
     classes, so that no class is ruled out. Without labels it is estimated by EM for label shift
@@ -68,10 +69,11 @@ def site_mix(counts: Tensor, answers: Tensor, prior: Tensor) -> Tensor:
     """Estimate pi_k from a site's labels, its answers and what the federation knows.
 
     counts, answers: as for `class_mix`; the answers are calibrated.
-    prior: [C], what `mean_mix` returns for all sites. Returns pi_k, float64 [C], every entry above
-    0, sum 1. It is the sum of four counts of images, normalised: the labels, `EM_ESTIMATE_IMAGES`
-    images distributed as EM estimates from the answers, the prior's images, and a hundredth of an
-    image spread evenly. Without answers, the prior's relative frequencies replace the EM estimate.
+    prior: [C], what `mean_mix` returns for all sites.
+    Returns pi_k, float64 [C], every entry above 0, sum 1. It is the sum of four counts of images,
+    normalised: the labels, `EM_ESTIMATE_IMAGES` images distributed as EM estimates from the
+    answers, the prior's images, and a hundredth of an image spread evenly. Without answers, the
+    prior's relative frequencies replace the EM estimate.
     """
     if counts.ndim == 2:
         each = zip(counts, _as_two_classes(answers), prior, strict=True)
@@ -89,8 +91,8 @@ def same_class_pair_sums(counts: Tensor) -> tuple[float, float, float, float, fl
     """Return what one site adds to the sums from which `mean_mix_of_sums` is computed.
 
     counts: [C], labelled images of each class at the site. With b the number of labelled images (0
-    where there is only one), and a = b times the probability that two of them, drawn without
-    replacement, are of one class, the result is (b, a, b^2, a^2, a b).
+        where there is only one), and a = b times the probability that two of them, drawn without
+        replacement, are of one class, the result is (b, a, b^2, a^2, a b).
     """
     known = counts.double()
     b = float(known.sum())
@@ -177,9 +179,9 @@ def mixture_weights(likelihoods: Tensor, pseudo_counts: Tensor) -> Tensor:
     """Return how far to trust each of M answers, estimated by EM: float64 [M], >= 0, sum 1.
 
     likelihoods: [n, M], n >= 0: the probability that each answer gave to the correct class of an
-    image.
+        image.
     pseudo_counts: [M], above 0: images that count for each answer a priori; without images they
-    alone decide.
+        alone decide.
 
     The result is the mode of the posterior of mixture weights under the Dirichlet prior that the
     pseudo-counts define.

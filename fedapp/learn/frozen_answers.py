@@ -40,9 +40,9 @@ class CachedAnswers:
     """Answers of a frozen network, each computed once. Not for GPUs.
 
     answer: the network, [INPUTS_PER_CALL, ...] -> float32 [INPUTS_PER_CALL, width]; each row
-    depends on its own input only.
+        depends on its own input only.
     of: everything that the answers depend on beside the input, except this machine's arithmetic. It
-    must be JSON.
+        must be JSON.
     """
 
     def __init__(self, answer: Callable[[Tensor], Tensor], width: int, of: object = None) -> None:
@@ -113,7 +113,7 @@ def answers_cached_in(folder: Path | None) -> Iterator[None]:
     """Within the context, frozen networks use the answers cached in a folder; then add new ones.
 
     folder: None: answers are cached only as long as the process lives. If the folder cannot be
-    written, a line is logged and the answers are computed again at the next start.
+        written, a line is logged and the answers are computed again at the next start.
     """
     if folder is None:
         yield

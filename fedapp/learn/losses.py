@@ -42,8 +42,8 @@ def soft_target_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the mean over samples of KL(target || f(x)), for one-hot and soft targets alike.
 
     logits, targets: [n, C], n >= 1; rows of targets sum to 1. For a one-hot target the KL
-    divergence is the cross entropy. So over a mini-batch drawn evenly from D_s and D_u together
-    this is Eq. 1, with the batch's own share of labelled images in place of mu; the expectation of
-    that share is mu_k. One pass over the data is enough, without a second loader.
+        divergence is the cross entropy. So over a mini-batch drawn evenly from D_s and D_u together
+        this is Eq. 1, with the batch's own share of labelled images in place of mu; the expectation
+        of that share is mu_k. One pass over the data is enough, without a second loader.
     """
     return F.kl_div(F.log_softmax(logits, dim=1), targets, reduction="batchmean")

@@ -113,7 +113,7 @@ class Score:
     probabilities: MC-dropout P(y|x) for D_u, [n_u, C].
     accuracy: on D_s; None without labels.
     usable: False where the model answered NaN to some image, because even finite weights can
-    overflow.
+        overflow.
     """
 
     probabilities: Tensor

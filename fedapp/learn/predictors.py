@@ -23,7 +23,7 @@ class Predictor:
     params: all tensors of the network.
     weight: its share in the answer; the weights of a site's predictors sum to 1.
     class_mix: float64 [C], or [F, 2] for findings, by which the probabilities are multiplied
-    (`class_priors.reweighted`); None: they are used unchanged.
+        (`class_priors.reweighted`); None: they are used unchanged.
     distance: the head's tensors are prototypes (`PrototypeHead`) that answer by this distance;
     None: the head is linear.
     form: how the network becomes an answer over fixed features; None: it is used unchanged.

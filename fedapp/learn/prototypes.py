@@ -120,7 +120,8 @@ def pseudo_label_loss(log_own: Tensor, targets: Tensor, counts: Tensor) -> Tenso
 def learning_states(answers: Tensor, cap: float) -> Tensor:
     """Return sigma(k), how many of n images have a probability above `cap` for class k (Eq. 6).
 
-    answers: [n, C], rows sum to 1. Returns int64 [C].
+    answers: [n, C], rows sum to 1.
+    Returns int64 [C].
     """
     top, label = answers.max(1)
     return torch.bincount(label[top > cap], minlength=answers.shape[1])
@@ -155,8 +156,8 @@ class PrototypeHead(nn.Linear):
     """A head that answers by distance: its logits are -d(f, c_k) in place of a linear layer's.
 
     weight: the prototypes, [C, d]. bias: [C], 1 where a class has a prototype, else 0. Names and
-    shapes are those of the linear head that it replaces, so that it is stored and read in the same
-    way.
+        shapes are those of the linear head that it replaces, so that it is stored and read in the
+        same way.
     """
 
     def __init__(self, features: int, classes: int, distance: Distance) -> None:

@@ -34,7 +34,7 @@ def train(
     """Train in place on soft targets (Eqs. 1 to 5). Return the mean loss, 0 without any step.
 
     images: uint8 [n, c, h, w]. targets: float32 [n, C], one-hot for the first `labelled` images,
-    soft pseudo-labels for the others. Both are on the model's device.
+        soft pseudo-labels for the others. Both are on the model's device.
 
     Dropout draws from torch's global generator, so call this inside `rng.seeded`. At a site with a
     single image, batch norm stays in evaluation mode (see `batches`).
@@ -77,7 +77,7 @@ def descend(
     """Minimise each step's loss plus `penalty`, in place, with `settings.optimiser`.
 
     squares: running squares by parameter name from which RMSprop continues, updated in place; where
-    there are none, it begins at 0.
+        there are none, it begins at 0.
 
     Gradients are clipped to `MAX_GRADIENT_NORM`. Returns the mean loss over the steps, without the
     penalty; None if there was no step. Dropout draws from torch's global generator, so call this

@@ -39,8 +39,8 @@ def scoring_batches(inputs: Tensor) -> Sequence[Tensor]:
 def mc_probabilities(model: Network, images: Tensor, passes: int, normalise: Normalise) -> Tensor:
     """Return P_w(y|x), the mean of `passes` dropout samples of the softmax (Eq. 9).
 
-    images: uint8 [n, c, h, w], n >= 0, on the model's device. Returns float32 [n, C] on the CPU,
-    rows sum to 1. The model is left in evaluation mode.
+    images: uint8 [n, c, h, w], n >= 0, on the model's device.
+    Returns float32 [n, C] on the CPU, rows sum to 1. The model is left in evaluation mode.
 
     The trunk runs once for each image, and only the tail runs `passes` times. The distribution is
     that of `passes` complete passes, because the trunk contains no dropout. On a GPU all passes are
@@ -91,7 +91,8 @@ def dropout_sample(x: Tensor, p: float) -> Tensor:
 def entropy(probabilities: Tensor) -> Tensor:
     """H(y|x) = -sum_c p_c log p_c (Eq. 10), in nats, in [0, ln C]; 0 log 0 = 0.
 
-    probabilities: [..., C], rows sum to 1. Returns [...].
+    probabilities: [..., C], rows sum to 1.
+    Returns [...].
     """
     out: Tensor = torch.special.entr(probabilities).sum(-1)
     return out

@@ -15,7 +15,7 @@ class WorkCount:
 
     steps: of every optimiser of all networks of a site.
     images: of all mini-batches, counting each view and each repetition; a mini-batch that several
-    consecutive steps use counts once.
+        consecutive steps use counts once.
     """
 
     steps: int = 0

@@ -84,7 +84,7 @@ class Entry:
     group: what must stay together, such as a patient; empty: the image is on its own.
     bag: the site's bag that contains it, in place of a label; empty: none.
     findings: 1, 0 or `UNKNOWN` for each agreed finding; the label, if any finding was annotated,
-    then names those that are present.
+        then names those that are present.
     """
 
     path: Path
@@ -118,10 +118,10 @@ class Listing:
 
     passed_over: files beside the images that are ignored.
     bags: the class proportions of each bag by its name, in the order of the agreed classes; they
-    sum to 1.
+        sum to 1.
     by_patient: whether groups are patients.
     values: of all entries, float32 [n, D], finite; None: the entries are images that are not opened
-    yet.
+        yet.
     """
 
     entries: tuple[Entry, ...]
@@ -171,7 +171,7 @@ def with_patients_of_paths(listing: Listing, pattern: str) -> Listing:
     """Return the listing with each image's patient taken from its path, and the faults of that.
 
     pattern: a regular expression with one group, which is searched in the path below the data
-    folder; empty: the listing is returned unchanged.
+        folder; empty: the listing is returned unchanged.
     """
     if not pattern:
         return listing

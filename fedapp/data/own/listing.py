@@ -51,7 +51,7 @@ def list_own(
     classes: the accepted labels; empty: any.
     patients: as `data.patients`.
     vectors: `data.vector_size`, 0 where images were agreed on, and `data.encoder`; None: nothing
-    was agreed on.
+        was agreed on.
     findings: the agreed findings, each of which is a column, in place of classes.
     """
     table = data if data.suffix.lower() == ".csv" else data / TABLE

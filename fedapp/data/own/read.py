@@ -33,7 +33,7 @@ class Place:
     """A site's name and the location of its data.
 
     patients: the site's own pattern for patients; empty: `data.patients` applies, which only a
-    simulation has.
+        simulation has.
     """
 
     name: str

@@ -59,7 +59,7 @@ def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()
     """List the images in a CSV file, and the bags in the file `BAGS` beside it.
 
     findings: each has a column, in place of label and bag; none: each image has one class. Paths
-    are relative to the folder of the file.
+        are relative to the folder of the file.
     """
     faults: list[Fault] = []
     entries: list[Entry] = []

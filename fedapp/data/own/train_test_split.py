@@ -42,7 +42,7 @@ def deal(
     """Return the part of each entry: TRAIN, VAL, TEST or ASIDE.
 
     contents: a digest of what each image shows, as `groups_dealt_together` takes it; empty: all
-    images differ. Groups that contain images of equal content are dealt as one group.
+        images differ. Groups that contain images of equal content are dealt as one group.
 
     A split that the site has made itself is kept. Otherwise the labelled images of each class are
     dealt by the shares in `settings`, as closely as whole groups allow. A class with `MIN_GROUPS`
@@ -92,9 +92,9 @@ def _borders(sizes: Sequence[int], settings: SplitSettings) -> tuple[int, int]:
     """Return how many groups come before val, and how many before test.
 
     sizes: the number of images of each group, in order. A border is where it is nearest to its
-    share of the images. No part stays empty if that is possible: test gets the last group, and
-    training gives one to val. Of two groups, one is for training and one for testing, because
-    nothing else shows how good a model is.
+        share of the images. No part stays empty if that is possible: test gets the last group, and
+        training gives one to val. Of two groups, one is for training and one for testing, because
+        nothing else shows how good a model is.
     """
     count = len(sizes)
     middles = [end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)]
@@ -111,8 +111,8 @@ def groups_dealt_together(entries: Sequence[Entry], contents: Sequence[str]) -> 
     """Return the group with which each entry is split; of joined groups, the first by name.
 
     contents: `content_digest` of each entry's image; empty: unknown, and equal to no other. Groups
-    that contain images of equal content are joined, and so are groups that are joined to the same
-    third one.
+        that contain images of equal content are joined, and so are groups that are joined to the
+        same third one.
     """
     groups = [group_of(entry) for entry in entries]
     if not any(contents):

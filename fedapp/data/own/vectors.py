@@ -272,8 +272,8 @@ def list_vectors(file: Path, classes: Sequence[str], size: int = 0, encoder: str
 def read_rows(file: Path, size: int = 0, encoder: str = "") -> Rows:
     """Read a file of vectors, sorted by id, without checking their labels and parts.
 
-    size, encoder: as for `list_vectors`. Raises VectorsError where it is not such a file, and where
-    ids or vectors cannot be used.
+    size, encoder: as for `list_vectors`.
+    Raises VectorsError where it is not such a file, and where ids or vectors cannot be used.
     """
     rows = READERS[file.suffix.lower()](file).by_id()
     if faults := [*_of_ids(file, rows.ids), *_of_values(file, rows, size, encoder)]:

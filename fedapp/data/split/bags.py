@@ -36,7 +36,7 @@ class BagAssignment:
     bag: int32 [N], the bag of its owner in which a sample lies, in [0, B); -1: in none.
     repeats: int32 [R, 2], samples that lie in further bags: (position in the pool, bag).
     counts: int32 [K, B, C], the samples of each class in a bag, including repeated ones. The exact
-    proportions of the bags follow from them.
+        proportions of the bags follow from them.
     """
 
     bag: NDArray[np.int32]
@@ -115,14 +115,15 @@ def put_into_bags(
     hidden: [N], whether a sample's label is hidden.
 
     dirichlet: the samples of class c at a site are distributed over its bags by p ~
-    Dir_B(BAG_ALPHA).
+        Dir_B(BAG_ALPHA).
 
     dominant: all samples are distributed over bags of equal size, by a table of weights
-    U[MIN_WEIGHT, 1], times DOMINANT_FACTOR for class m mod C of bag m.
+        U[MIN_WEIGHT, 1], times DOMINANT_FACTOR for class m mod C of bag m.
 
     official: bag m draws its samples of class c from all n_c samples of that class, so a sample may
-    lie in several bags or in none. The number is n / B w_mc / sum_c w_mc of the site's n samples,
-    but at most n_c; where all sites have equal distributions it is n_c C / B w_mc / sum_m w_mc.
+        lie in several bags or in none. The number is n / B w_mc / sum_c w_mc of the site's n
+        samples, but at most n_c; where all sites have equal distributions it is n_c C / B w_mc /
+        sum_m w_mc.
     """
     num_classes, dealer = int(classes.max()) + 1, _Dealer(settings, seed)
     bag = np.full(len(classes), -1, np.int32)

@@ -61,8 +61,8 @@ def patient_in(path: str, pattern: str) -> str:
 def patients_of_paths(paths: Sequence[str], pattern: str) -> Numbers:
     """Return a patient's number for each image, [N], taken from the image's path.
 
-    paths: relative to the folder of the data. pattern: `data.patients`, as in `patient_in`. Raises
-    DataError, naming the first path that does not match, and where `patient_numbers` does.
+    paths: relative to the folder of the data. pattern: `data.patients`, as in `patient_in`.
+    Raises DataError, naming the first path that does not match, and where `patient_numbers` does.
     """
     names = [patient_in(path, pattern) for path in paths]
     if not all(names):
@@ -84,7 +84,7 @@ def dealt_by_patient(
     classes: [N], all known.
     patients: [N], from 0.
     deal: splits patients as if each were one input of the patient's most frequent class (the first
-    of several).
+        of several).
     Raises DataError where the settings require that single inputs are distributed.
     """
     for key in ("bags", "test_images"):

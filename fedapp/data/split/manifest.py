@@ -34,13 +34,13 @@ class Manifest:
     num_classes: highest label + 1.
     seed: of the random draws, >= 0.
     site: int32 [N], the owner, in [0, K); or SERVER_SITE for the server's own samples, which are
-    visible and in TRAIN.
+        visible and in TRAIN.
     split: uint8 [N], TRAIN, VAL or TEST.
     visible: bool [N], whether the owner may train on the label (D_s); always True in VAL and TEST.
     labels_sha256: `labels_digest` of the pool that was split, so that the manifest is not applied
-    to the same data in another order; empty: unknown and not checked.
+        to the same data in another order; empty: unknown and not checked.
     bagged: which of the samples with hidden labels lie in which bags, and the class counts of the
-    bags; None: the split has no bags.
+        bags; None: the split has no bags.
     """
 
     dataset: str
@@ -141,7 +141,7 @@ class Manifest:
         """Return the positions in the pool, ascending, of a site's samples in one part.
 
         visible: only samples whose label the site may (True) or may not (False) train on; None:
-        all.
+            all.
         """
         chosen = (self.site == site) & (self.split == split)
         if visible is not None:

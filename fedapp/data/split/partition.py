@@ -38,7 +38,7 @@ def partition(
 
     labels: integers [N], N >= 1, each at least 0 or `UNKNOWN`.
     patients: [N], from 0, which samples belong to one patient, or are copies of one image; then
-    these groups are distributed as wholes (`split.groups`).
+        these groups are distributed as wholes (`split.groups`).
 
     The pool is divided at random into train, val and test. All three distribute class c over the
     sites by the same p_c ~ Dir_K(dirichlet_alpha). The training data of each site are divided into

@@ -56,7 +56,7 @@ class FeatureMap(nn.Module, ABC):
         """Return the features: float32 [n, *inputs] -> float32 [n, size], n >= 0.
 
         x: finite, and normalised as for a network (`fedapp.data.inputs.normalise`). The L2 norm of
-        a row is at most 1, and no entry is NaN. A row does not depend on the other rows.
+            a row is at most 1, and no entry is NaN. A row does not depend on the other rows.
         """
 
     @torch.no_grad()
@@ -87,7 +87,7 @@ class LearnedFeatures(FeatureMap):
         """Return a site's sums of this step, as `sum_schema` describes; zeros without inputs.
 
         x: as for `forward`. Random draws are the same at all sites. The sums of the union of
-        several sites equal the added sums of these sites, by name, to the last bit.
+            several sites equal the added sums of these sites, by name, to the last bit.
         """
 
     @abstractmethod

@@ -77,7 +77,7 @@ def build_model(
     """Build the network; its weights are random.
 
     inputs: the shape of one input, (channels, height, width) of an image or (dimensions,) of a
-    vector.
+        vector.
     compute: float32, or bfloat16 for the layers that the network runs in it.
     finds: whether the `num_classes` outputs are findings.
     Raises ConfigError where the network cannot take such inputs.

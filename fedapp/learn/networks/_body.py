@@ -116,7 +116,8 @@ def trained_modules(body: nn.Module, trained: str) -> list[str]:
     """Return the names of the modules to train; none of them is inside another.
 
     trained: "head": none; "all": the body; "last": its last block and all that follows; or names,
-    separated by commas. Raises ConfigError on anything else.
+        separated by commas.
+    Raises ConfigError on anything else.
     """
     if trained == "head":
         return []

@@ -61,7 +61,7 @@ def read_weights(file: str, sha256: str, names: Collection[str]) -> Params:
     """Return the tensors of a safetensors file, or of a .pth file that holds a state dict.
 
     names: of the network's own tensors. If the file has none of them, the prefixes in `_WRAPPERS`
-    are removed from all of its names.
+        are removed from all of its names.
 
     From a .pth file, torch reads only tensors and plain containers: no code in it is run. Raises
     ConfigError where the file is missing, is another one, or holds anything else.
@@ -101,8 +101,8 @@ def load_body(network: nn.Module, body: Params, file: str, own: str = "") -> Non
 
     own: prefix of the network's tensors that keep their values.
     file: names the file in errors. The counter of batches of a batch norm may be missing, as in
-    torchvision's files. Raises ConfigError on other names or shapes, and on numbers that are not
-    finite.
+        torchvision's files.
+    Raises ConfigError on other names or shapes, and on numbers that are not finite.
     """
     wanted = {n: t for n, t in network.state_dict().items() if not (own and n.startswith(own))}
     needed = {name for name, tensor in wanted.items() if tensor.is_floating_point()}
@@ -140,8 +140,8 @@ def read_record(network: str, file: str, sha256: str, record_sha256: str) -> Rec
     """Return the record of a file of weights whose SHA-256 was checked.
 
     record_sha256: of FILE.json beside it; empty: the record is in the metadata of the safetensors
-    file, or is the one that torchvision or timm publishes for this file. Raises ConfigError where
-    there is no record.
+        file, or is the one that torchvision or timm publishes for this file.
+    Raises ConfigError where there is no record.
     """
     if record_sha256:
         beside = str(record_beside(file))
