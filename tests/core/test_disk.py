@@ -30,11 +30,17 @@ def test_a_line_that_can_neither_be_written_nor_taken_back_is_said(tmp_path, mon
         append_durable(path, b"second\n")
 
 
-def test_a_new_file_of_lines_is_in_its_folder_after_a_power_cut(tmp_path, monkeypatch):
-    synced = []
+@pytest.fixture
+def synced(monkeypatch):
+    """Files and folders that were brought to the disk, in their order."""
+    found = []
     monkeypatch.setattr(
-        os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
+        os, "fsync", lambda number: found.append(os.readlink(f"/proc/self/fd/{number}"))
     )
+    return found
+
+
+def test_a_new_file_of_lines_is_in_its_folder_after_a_power_cut(tmp_path, synced):
     path = tmp_path / "lines"
     for _ in range(2):
         append_durable(path, b"line\n")
@@ -61,11 +67,7 @@ def test_what_a_killed_process_left_is_removed_once_nobody_writes_to_it(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == [".b.tmp", "c.tmp"]
 
 
-def test_new_folders_are_in_theirs_after_a_power_cut(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(
-        os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
-    )
+def test_new_folders_are_in_theirs_after_a_power_cut(tmp_path, synced):
     path = tmp_path / "one" / "two" / "file"
     for _ in range(2):
         write_atomic(path, b"content", durable=False)

@@ -48,13 +48,7 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda a: type(a).__name__)
-def test_answers_come_back_equal(answer):
-    assert decode_answer(encode(answer)) == answer
-
-
 def test_requests_come_back_equal():
-    assert decode_request(encode(TASK)) == TASK
     told = replace(TASK, phase=3, numbers={"sure_right": 2.0, "sure_total": 2.5})
     assert decode_request(encode(told)) == told
     hello = Hello({"seed": 0, "data.std": 1.0, "data.name": "own", "data.download": True})
@@ -67,11 +61,11 @@ def test_requests_come_back_equal():
 
 
 @pytest.mark.parametrize("message", [TASK, *ANSWERS], ids=lambda m: type(m).__name__)
-def test_without_a_wire_a_message_arrives_as_by_wire(message):
+def test_a_message_comes_back_equal_by_wire_and_without_one(message):
     head = encode(message)
     arrived = as_received(message, head)
     assert arrived is not message
-    assert arrived == (decode_request if message is TASK else decode_answer)(head)
+    assert arrived == (decode_request if message is TASK else decode_answer)(head) == message
 
 
 @pytest.mark.parametrize("message", [

@@ -35,20 +35,12 @@ def test_rounds_add_up_to_the_totals() -> None:
     draw, ledger, sums = random.Random(0), Ledger(), [0, 0]
     for number in range(5):
         for _ in range(40):
-            ledger.add(
-                number,
-                draw.randrange(4),
-                draw.choice(["up", "down"]),
-                draw.choice(["model", "message"]),
-                draw.randrange(3),
-                draw.randrange(1000),
-            )
+            which = draw.choice(["up", "down"]), draw.choice(["model", "message"])
+            ledger.add(number, draw.randrange(4), *which, draw.randrange(3), draw.randrange(1000))
         rows = ledger.close_round()
         assert {row[0] for row in rows} == {number}
-        sums = [
-            sums[0] + sum(row[4] for row in rows if row[3] == "model"),
-            sums[1] + sum(row[5] for row in rows),
-        ]
+        sums[0] += sum(row[4] for row in rows if row[3] == "model")
+        sums[1] += sum(row[5] for row in rows)
         assert ledger.close_round() == []  # nothing of a whole round stays in memory
     totals = ledger.totals()
     assert totals["models_sent"] + totals["models_up"] == sums[0]

@@ -18,20 +18,14 @@ from fedapp.learn.params import digest_of, from_bytes, to_bytes
 from fedapp.methods import method_class
 from fedapp.methods.prototypes._prototypes import PROTOTYPES, read
 from fedapp.protocol.codec import decode_answer, encode
-from fedapp.protocol.messages import MODEL, SERVER_SITE, Incoming, PartSent, Reply, SiteFacts, Task
+from fedapp.protocol.messages import MODEL, SERVER_SITE, Incoming, PartSent, Reply, Task
 from fedapp.protocol.store import ModelStore
 from fedapp.server.engine import Engine
 from tests.methods.test_toys import TOYS
 from tests.security.mutations import BYTES, HEAD_CASES, counts, damaged, fuzz, spoilt_head
+from tests.security.test_fuzz_server import FACTS
 from tests.small import small
 
-CLASSES = ("null", "eins")
-FACTS = SiteFacts(
-    0, (1, 8, 8), CLASSES, labelled=3, unlabelled=4, val=2, test=3, split_digest="0" * 64
-)
-
-
-PART = PartSent("e" * 64, "f" * 64)
 NAMES = ("toy_layers", "toy_means", "fedsiam_d", "flexproto")
 TOLD = {"share": 0.5, "boundary": 0.25}
 """What FedSiam-D's server tells: it wants the layers that differ by 0.25 at least."""
@@ -172,49 +166,3 @@ def test_fewer_layers_than_asked_or_others_are_refused(server):
         reply = served.renamed(blob)
         reply = replace(reply, contents={**reply.contents, "online": digest_of(whole)})
         assert served.refuses(encode(reply), blob)
-
-
-def test_a_part_of_what_is_not_new_is_refused(server):
-    served = server("toy_means")
-    parts = {"means": PartSent(served.task.own.digest, digest_of(served.blob)), MODEL: PART}
-    assert served.refuses(encode(replace(served.reply, parts=parts)), served.blob)
-
-
-@pytest.mark.parametrize("spoil", [
-    lambda content: {"centres": content["centres"][:, :-1].clone()},
-    lambda content: {"centres": content["centres"][:1].clone()},
-    lambda content: {"centres": torch.full_like(content["centres"], torch.nan)},
-    lambda content: {"centres": torch.full_like(content["centres"], torch.inf)},
-    lambda content: {"centres": torch.full_like(content["centres"], 1e30)},
-    lambda content: {"mask": torch.tensor([1, 255], dtype=torch.uint8)},
-    lambda content: {"mask": torch.tensor([1, 0], dtype=torch.uint8)},
-    lambda content: {"mask": content["mask"].float()},
-    lambda content: {"third": content["mask"].clone()},
-    lambda content: {name: torch.zeros_like(tensor) for name, tensor in content.items()},
-    lambda content: {"centres": content["centres"].index_fill(0, torch.tensor(1), 0)},
-])  # fmt: skip
-def test_prototypes_that_cannot_be_true_are_refused(server, spoil):
-    served = server("flexproto")
-    content = load(served.blob)
-    blob = to_bytes({**content, **spoil(content)})
-    assert served.refuses(encode(served.renamed(blob)), blob)
-
-
-def test_prototypes_of_other_classes_than_before_are_refused(server):
-    served = server("flexproto")
-    pool, [before] = served.engine.pool, served.reply.contents.values()
-    pool.upload(0, before, served.blob, 1, PROTOTYPES)
-    served.before = dict(pool.contents)
-    content = {name: tensor.clone() for name, tensor in load(served.blob).items()}
-    for name, lies in (("centres", False), ("mask", True)):
-        for tensor in content.values() if lies else [content["centres"]]:
-            tensor[0] = 0 if lies else 2
-        blob = to_bytes(content)
-        assert served.refuses(encode(served.renamed(blob)), blob) == lies, name
-
-
-def test_prototypes_of_more_classes_than_labelled_images_are_refused(server):
-    served = server("flexproto")
-    standing = served.state.standings.sites[0]
-    served.state.standings.sites[0] = replace(standing, facts=replace(FACTS, labelled=1))
-    assert served.refuses(encode(served.reply), served.blob)

@@ -14,7 +14,6 @@ import pytest
 import safetensors.numpy
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import strategies as st
 
 from fedapp.core.errors import FedAppError
@@ -62,14 +61,15 @@ COUNTS = counts(400)
 TEST = evaluation(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 1, 1]))
 VAL = evaluation(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1]))
 CLASSES = ("null", "eins")
+FACTS = SiteFacts(
+    0, (1, 8, 8), CLASSES, labelled=3, unlabelled=4, val=2, test=3, split_digest="0" * 64
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def identity():
-    """Be the process of a run, and do not wait for the disk ten thousand times."""
+def fast_disk():
+    """Do not wait for the disk ten thousand times."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_task_id", "_run_id", "_node_id"):
-            patch.setattr(TaskIdentity, name, 1)
         patch.setattr("os.fsync", lambda descriptor: None)
         yield
 
@@ -97,19 +97,7 @@ class Server:
         self.run = Assembly(self.experiment, self.folder, store, quiet)
         carrier = self.carrier()
         self.engine = Engine(self.experiment, carrier, self.folder, store, quiet)
-        self.facts = [
-            SiteFacts(
-                k,
-                (1, 8, 8),
-                CLASSES,
-                labelled=3,
-                unlabelled=4,
-                val=2,
-                test=3,
-                split_digest="0" * 64,
-            )
-            for k in range(2)
-        ]
+        self.facts = [replace(FACTS, site=k) for k in range(2)]
         self.begin([self.message(facts) for facts in self.facts])
         self.blobs = [self.model(k) for k in range(4)]
         pool = self.engine.pool
@@ -211,9 +199,8 @@ class Server:
     def is_a_model(self, blob):
         schema = self.engine.schemas[MODEL]
         plain = from_bytes(blob, schema, "x", self.experiment.transport)
-        assert {n: t.shape for n, t in plain.items()} == {
-            n: torch.Size(shape) for n, (shape, _) in schema.items()
-        }
+        shapes = {n: torch.Size(shape) for n, (shape, _) in schema.items()}
+        assert {n: t.shape for n, t in plain.items()} == shapes
         assert all(bool(t.isfinite().all()) for t in plain.values())
         if self.experiment.transport == TransportSettings():
             again = safetensors.numpy.load(blob)
@@ -225,7 +212,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, identity):
+def server(tmp_path_factory, fast_disk):
     return Server(tmp_path_factory.mktemp("server"))
 
 

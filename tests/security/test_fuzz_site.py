@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.experiment.config import shared_settings
 from fedapp.experiment.run_folder import IDENTITY_FILE
@@ -44,8 +43,6 @@ class Asked:
 
     def __init__(self, root, patch):
         self.root = root
-        for name in ("_task_id", "_run_id", "_node_id"):
-            patch.setattr(TaskIdentity, name, 1)
         patch.setenv("FEDAPP_SITES", str(root / "sites"))
         patch.setattr(UmPfssl, "site_round", self.look)
         self.experiment = small(runtime__out=str(root), data__subset=60, model__width=1)

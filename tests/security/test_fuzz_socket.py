@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from flwr.app import RecordDict
 from flwr.common.serde import recorddict_to_proto
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import strategies as st
 
 from client_app.answering import SiteWork
@@ -45,8 +44,6 @@ def site(tmp_path_factory):
     here.mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
-        for name in ("_task_id", "_run_id", "_node_id"):
-            patch.setattr(TaskIdentity, name, 1)
         # Whoever asks has sent all and waits; only that he hangs up at once must not count here.
         patch.setattr(worker, "_given_up_with", lambda *_: nullcontext())
         level = logging.getLogger("flwr").level

@@ -68,6 +68,11 @@ def attack(name, term, said="", *, terms=PLAIN, task=False, run="study-1", **mor
     )
 
 
+def honest(**more):
+    """A run that the terms allow: its first question, or a task of it."""
+    return attack("honest", None, **{"honest": True, **more}).values[0]
+
+
 ATTACKS = [
     *(attack(f"method {name}", "methods", f"method.preset={name}") for name in (
         "fedavg", "fedprox", "ditto", "fedbn", "sage", "local_only", "pfedme", "fedrod", "rscfed",
@@ -280,12 +285,11 @@ def sealed(site, attacked):
         for number in range(3):
             record.add("sent", run="before", identity="", epsilon=0.0, bytes=number)
         lines = record.path.read_text().splitlines(keepends=True)
-        kept = (
-            lines[:-1]
-            if attacked.broken == "cut"
-            else [lines[0].replace('"bytes": 0', '"bytes": 1'), *lines[1:]]
-        )
-        record.path.write_text("".join(kept))
+        if attacked.broken == "cut":
+            lines.pop()
+        else:
+            lines[0] = lines[0].replace('"bytes": 0', '"bytes": 1')
+        record.path.write_text("".join(lines))
     if getattr(attacked, "broken", "") == "in the way":
         (site.folder / "record").write_text("")
 
@@ -333,7 +337,7 @@ def test_the_resident_worker_looks_at_nothing_before_the_terms_are_asked(
 
 
 def test_the_resident_worker_notes_the_files_of_a_run_that_is_allowed(site):
-    frame, may_live = site.ask(attack("honest", None, honest=True).values[0], by_worker=True)
+    frame, may_live = site.ask(honest(), by_worker=True)
     reason = getattr(decode_answer(frame.blobs["message"]), "reason", "")
     assert "settings differ" in reason and not may_live  # the digest of settings here is no run's
 
@@ -344,9 +348,9 @@ def test_there_are_a_hundred_of_them_and_no_two_are_equal():
 
 
 def test_an_honest_run_gets_in_and_its_record_says_what_left(site):
-    facts = site.ask(attack("honest", None, honest=True).values[0]).answer
+    facts = site.ask(honest()).answer
     assert facts.name == "west" and facts.labelled
-    done = site.ask(attack("honest task", None, task=True).values[0])
+    done = site.ask(honest(task=True))
     assert done.payloads
     lines = list(Record(site.folder).lines())
     events = collections.Counter(line["event"] for line in lines)
@@ -361,7 +365,7 @@ def test_a_task_that_fails_is_in_the_record(site, monkeypatch):
     monkeypatch.setattr(
         "fedapp.site.site.SiteClient._do", lambda *_: (_ for _ in ()).throw(ValueError("x"))
     )
-    found = site.ask(attack("fails", None, task=True).values[0])
+    found = site.ask(honest(task=True))
     assert isinstance(found.answer, Refusal)
     last = list(Record(site.folder).lines())[-1]
     assert (last["event"], last["why"]) == ("refused", found.answer.reason)
@@ -380,7 +384,7 @@ def test_a_preset_that_is_changed_between_question_and_use_changes_nothing(site,
         return text
 
     monkeypatch.setattr(preset_files.Path, "read_text", swapped)
-    frame, _ = site.ask(attack("swapped", None, honest=True).values[0], by_worker=True)
+    frame, _ = site.ask(honest(), by_worker=True)
     reason = getattr(decode_answer(frame.blobs["message"]), "reason", "")
     assert TRAP not in reason and len(reads) == 1
 
@@ -391,7 +395,7 @@ def test_five_settings_of_one_identity_are_one_account(site):
     done = []
     for number in range(5):
         said = IMAGES.replace("8.5", "1.5") + f" privacy.delta={number + 1}e-7"
-        run = attack("again", None, said, task=True, terms=terms, action="release").values[0]
+        run = honest(said=said, task=True, terms=terms, action="release")
         try:
             site.ask(run)
             done.append("")
@@ -406,9 +410,9 @@ def test_five_settings_of_one_identity_are_one_account(site):
 def test_introductions_are_answers(site):
     terms = {**PLAIN, "answers_at_most": 2}
     for _ in range(2):
-        site.ask(attack("hello", None, honest=True, terms=terms).values[0])
+        site.ask(honest(terms=terms))
     with pytest.raises(TermError, match="answer 3 of this run is past 2"):
-        site.ask(attack("hello", None, honest=True, terms=terms).values[0])
+        site.ask(honest(terms=terms))
 
 
 def test_the_sites_own_pattern_says_whose_an_image_is(site):
@@ -417,7 +421,7 @@ def test_the_sites_own_pattern_says_whose_an_image_is(site):
     for pattern in ("", r"(\d)\.png", r"(x)"):
         terms = {**PLAIN, "least_count": 1, **({"patients": pattern} if pattern else {})}
         try:
-            facts = site.ask(attack("hello", None, honest=True, terms=terms).values[0]).answer
+            facts = site.ask(honest(terms=terms)).answer
             found[pattern] = facts.test
         except FedAppError as error:
             found[pattern] = str(error)
@@ -435,7 +439,7 @@ def test_an_answer_whose_line_cannot_be_written_does_not_leave(site, monkeypatch
 
     monkeypatch.setattr(Record, "add", full)
     with pytest.raises(StoreError, match="No space left"):
-        site.ask(attack("honest task", None, task=True).values[0])
+        site.ask(honest(task=True))
     assert [line["event"] for line in Record(site.folder).lines()] == ["asked", "refused"]
 
 
@@ -452,56 +456,55 @@ def test_terms_of_another_user_let_nothing_run(tmp_path):
 
 def test_a_site_folder_changes_no_number(site, monkeypatch):
     """The same bytes leave with terms and a record as without."""
-    found = [site.ask(attack("honest", None, task=True).values[0])]
+    found = [site.ask(honest(task=True))]
     without = policy.SitePolicy(None, no_terms=True)
     monkeypatch.setattr("client_app.answering.policy_of", lambda _: without)
-    found.append(site.ask(attack("honest", None, task=True).values[0]))
+    found.append(site.ask(honest(task=True)))
     assert found[0].payloads == found[1].payloads and found[0].payloads
     assert found[0].answer == found[1].answer
 
 
 def test_parts_with_small_counts_are_not_used_at_all(site, caplog):
     """West has 15 validation and 30 test images of three classes: none has eleven of each."""
-    told = site.ask(attack("many", None, honest=True, terms={**PLAIN, "least_count": 1000})
-                    .values[0]).answer  # fmt: skip
+    many = {**PLAIN, "least_count": 1000}
+    told = site.ask(honest(terms=many)).answer
     assert (told.val, told.test) == (0, 0) and told.labelled == 12
     assert "terms (least_count: 1000): runs do not use the val and the test images" in caplog.text
     assert list(Record(site.folder).lines())[-1]["withheld"] == ["val", "test"]
-    done = site.ask(attack("many", None, task=True, terms={**PLAIN, "least_count": 1000}).values[0])
+    done = site.ask(honest(task=True, terms=many))
     assert all(found.samples == 0 for found in done.answer.evaluations.values())
     assert done.payloads
 
 
-def signed(name, **more):
+def signed(**more):
     """An honest run that its coordinator has signed."""
-    more = {"honest": True, "terms": SIGNED, "signed": lambda word: sign(word, KEY), **more}
-    return attack(name, None, **more).values[0]
+    return honest(**{"terms": SIGNED, "signed": lambda word: sign(word, KEY), **more})
 
 
 def test_a_signed_run_gets_in_is_done_and_may_be_taken_up_again_after_its_time(site):
-    assert site.ask(signed("hello")).answer.name == "west"
+    assert site.ask(signed()).answer.name == "west"
     introduced = list(Record(site.folder).lines())[-1]
     assert introduced["signed"] == fingerprint(KEY.public_key())
     over = {"signed": lambda word: sign(replace(word, until=10**9), KEY_2)}
-    assert site.ask(signed("hello again", **over)).answer.name == "west"
+    assert site.ask(signed(**over)).answer.name == "west"
     for number in (0, 1, 1, 2):  # a round that was cut is done again
-        assert site.ask(signed("task", task=True, round=number, **over)).payloads
+        assert site.ask(signed(task=True, round=number, **over)).payloads
     assert [one.get("round") for one in Record(site.folder).lines() if one["event"] == "sent"] == [
         0, 1, 1, 2
     ]  # fmt: skip
     with pytest.raises(TermError, match="round 1 lies behind: round 2 of this run was done"):
-        site.ask(signed("task", task=True, round=1))
-    resumed = signed("resumed", said="runtime.resume=true runtime.run_name=study-1")
+        site.ask(signed(task=True, round=1))
+    resumed = signed(said="runtime.resume=true runtime.run_name=study-1")
     with pytest.raises(TermError, match="its settings are not those"):
         site.ask(resumed)  # the name in the settings is signed too; `runtime.resume` alone is not
-    assert site.ask(signed("resumed", said="runtime.resume=true")).answer.name == "west"
+    assert site.ask(signed(said="runtime.resume=true")).answer.name == "west"
 
 
 def test_a_clock_that_is_set_back_opens_no_run_that_was_done(site, monkeypatch):
     """The end is by the clock; that a round is done, the record knows."""
     early = {"signed": lambda word: sign(replace(word, until=10**9), KEY)}
     monkeypatch.setattr("time.time", lambda: 10**9 - 5)
-    assert site.ask(signed("hello", **early)).answer.name == "west"
-    assert site.ask(signed("task", task=True, round=2, **early)).payloads
+    assert site.ask(signed(**early)).answer.name == "west"
+    assert site.ask(signed(task=True, round=2, **early)).payloads
     with pytest.raises(TermError, match="lies behind"):
-        site.ask(signed("task", task=True, round=1, **early))
+        site.ask(signed(task=True, round=1, **early))

@@ -1,12 +1,10 @@
 """Sites with data of their own: no file, patient or label of theirs is in what the server gets."""
 
 import logging
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from client_app import refusals
 from client_app.answering import SiteWork
@@ -24,30 +22,14 @@ NEVER = (".png", *PATIENTS, "scans", "labels.csv", "labelled/", "hospital-data")
 """Parts of file names and paths, and the names of patients."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def identity():
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("_task_id", "_run_id", "_node_id"):
-            patch.setattr(TaskIdentity, name, 1)
-        yield
-
-
-@contextmanager
-def every_word():
-    """Collect what is logged, by Flower's logger (which passes nothing on) and by all others."""
-    words, loggers = [], [logging.getLogger(name) for name in (None, "flwr")]
-    handler = logging.Handler()
-    handler.emit = lambda record: words.append(handler.format(record))
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG)
-    try:
-        yield words
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.removeHandler(handler)
-            logger.setLevel(level)
+@pytest.fixture
+def logged(caplog):
+    """What is logged, also by Flower's logger, which passes nothing on to the others."""
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "flwr")
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    yield caplog
+    logging.getLogger("flwr").removeHandler(caplog.handler)
 
 
 @pytest.fixture
@@ -85,7 +67,7 @@ def pixels(wanted, data):
                 yield (image.astype(np.float32) / 255).tobytes()
 
 
-def test_a_whole_run(sites, capfd):
+def test_a_whole_run(sites, capfd, logged):
     wanted, data, run_config, config = sites
     answers = []
 
@@ -98,14 +80,13 @@ def test_a_whole_run(sites, capfd):
         return listen
 
     nodes = {100 + k: listening(node(run_config, **config(n))) for k, n in enumerate(NAMES)}
-    with every_word() as words:
-        _, folder = serve(wanted, MemoryGrid(nodes))
+    _, folder = serve(wanted, MemoryGrid(nodes))
     files = [path.read_bytes() for path in folder.path.rglob("*") if path.is_file()]
     shown = "".join(capfd.readouterr()).encode()
-    assert len(answers) > 6 and len(files) > 8 and words
+    assert len(answers) > 6 and len(files) > 8 and logged.text
     never = [part.encode() for part in NEVER] + list(pixels(wanted, data))
     assert len(never) > 600
-    for blob in (*answers, *files, *(word.encode() for word in words), shown):
+    for blob in (*answers, *files, logged.text.encode(), shown):
         assert not any(part in blob for part in never)
 
 
@@ -146,22 +127,20 @@ def by_worker(config, run_config, wanted):
 
 @pytest.mark.parametrize("ask", [alone, by_worker])
 @pytest.mark.parametrize("what", ["an image", "a label", "a file", "a split"])
-def test_a_site_whose_data_are_wrong_says_where_to_itself_alone(sites, what, ask):
+def test_a_site_whose_data_are_wrong_says_where_to_itself_alone(sites, logged, what, ask):
     wanted, data, run_config, config = sites
     secret = damage(data / "north", what)
-    with every_word() as words:
-        records = ask(config("north"), run_config, wanted)
+    records = ask(config("north"), run_config, wanted)
     refusal = flower_records.read_answer(records).answer
     assert isinstance(refusal, Refusal)
     assert "site 'north' cannot use its data" in refusal.reason
     assert not any(part in refusal.reason for part in {*NEVER, secret} - {"labels.csv"})
-    assert secret in "".join(words)
+    assert secret in logged.text
 
 
-def test_a_disk_that_refuses_is_told_without_its_place(sites, tmp_path):
+def test_a_disk_that_refuses_is_told_without_its_place(sites, logged, tmp_path):
     wanted, _, run_config, config = sites
     (tmp_path / "stores").write_text("a file where the folder should be")
-    with every_word() as words:
-        refusal = flower_records.read_answer(alone(config("north"), run_config, wanted)).answer
+    refusal = flower_records.read_answer(alone(config("north"), run_config, wanted)).answer
     assert isinstance(refusal, Refusal) and "cannot be" in refusal.reason
-    assert str(tmp_path) not in refusal.reason and str(tmp_path) in "".join(words)
+    assert str(tmp_path) not in refusal.reason and str(tmp_path) in logged.text

@@ -7,9 +7,7 @@ import torch
 from safetensors.torch import load, save
 
 from fedapp.core.errors import ProtocolError
-from fedapp.core.progress import Progress
 from fedapp.core.settings import DataSettings
-from fedapp.experiment.resume import open_run
 from fedapp.learn.params import digest_of
 from fedapp.methods.um_pfssl.method import SEARCH, UmPfssl
 from fedapp.protocol import flower_records
@@ -21,13 +19,9 @@ from fedapp.protocol.messages import (
     SiteFacts,
     Task,
 )
-from fedapp.protocol.store import ModelStore
-from fedapp.protocol.traffic import Ledger
 from fedapp.server.checks import agreeing_sites
-from fedapp.server.engine import Engine
-from fedapp.simulation.in_process import Loopback
-from fedapp.site.federation import federation_of
 from tests.own import agreed as data_of_their_own
+from tests.security.runs import played
 from tests.security.test_fuzz_server import Server
 from tests.small import small
 
@@ -64,18 +58,17 @@ def run(root, name, lie=None, twice=False):
         runtime__out=str(root), runtime__run_name=name, split__num_clients=2, data__subset=200,
         rounds__num_rounds=1, rounds__sample_rate=1.0, rounds__min_reply_share=0.0,
     )  # fmt: skip
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    transport = Loopback(experiment, federation, store, folder.sites_root)
-    if lie:
-        transport.sites[LIAR] = Site(transport.sites[LIAR], lie)
-    if twice:
-        honest = transport.exchange
-        transport.exchange = lambda *a: (x for k, i in honest(*a) for x in ((k, i), (k, twice(i))))
-    with Progress() as progress:
-        engine = Engine(experiment, transport, folder, store, progress, Ledger())
-        engine.run()
+
+    def change(transport):
+        if lie:
+            transport.sites[LIAR] = Site(transport.sites[LIAR], lie)
+        if twice:
+            honest = transport.exchange
+            transport.exchange = lambda *a: (
+                x for k, i in honest(*a) for x in ((k, i), (k, twice(i)))
+            )
+
+    engine, folder = played(experiment, change)
     records = {k: (r.version, r.digest) for (k, _), r in engine.pool.contents.items()}
     return records, folder.metrics()[1]["skipped"]
 
@@ -115,11 +108,7 @@ def test_a_second_answer_in_a_phase_changes_nothing(tmp_path, honest):
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
-    from flwr.supercore.task_identity import TaskIdentity
-
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+def server(tmp_path):
     return Server(tmp_path)
 
 
@@ -127,10 +116,8 @@ def server(tmp_path, monkeypatch):
 def test_through_the_strategy_too(server, changes):
     """`Server.phase` sees to it that the honest site's entry is its own upload."""
     reply = replace(server.reply, **changes)
-    assert (
-        server.phase(flower_records.write_answer(Incoming(reply, {reply.model: server.blobs[2]})))
-        == []
-    )
+    answer = Incoming(reply, {reply.model: server.blobs[2]})
+    assert server.phase(flower_records.write_answer(answer)) == []
     [reason] = [text for text in server.log if "skipped" in text][-1:]
     assert reason.startswith("site 0 skipped in round 5: the site refused: answered as site")
 

@@ -5,25 +5,18 @@ import json
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
-from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.core.progress import Progress
 from fedapp.experiment.config import experiment_digest
-from fedapp.experiment.resume import open_run
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.privacy.noise import normal
 from fedapp.protocol import flower_records
 from fedapp.protocol.messages import Incoming, ModelRef, Reply, Task
-from fedapp.protocol.store import ModelStore
-from fedapp.protocol.traffic import Ledger
-from fedapp.server.engine import Engine
-from fedapp.simulation.in_process import Loopback
-from fedapp.site.federation import federation_of
 from fedapp.site.privacy_budget import Releases, change_norm, clipped_upload
 from tests.flower.grids import origin_of
+from tests.security.runs import played
 from tests.small import small
 
 KEY = b"k" * 32
@@ -79,13 +72,7 @@ def run(root, name, **changes):
         **{"rounds__num_rounds": 1, "rounds__sample_rate": 1.0, **changes},
         split__num_clients=2, data__subset=100, runtime__out=str(root), runtime__run_name=name,
     )  # fmt: skip
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    transport = Loopback(experiment, federation, store, folder.sites_root)
-    with Progress() as progress:
-        Engine(experiment, transport, folder, store, progress, Ledger()).run()
-    return folder
+    return played(experiment)[1]
 
 
 def pool(folder):
@@ -136,10 +123,8 @@ def test_off_the_step_is_not_taken(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def exchange(monkeypatch):
+def exchange():
     """A request to a site and its answer, as they go through Flower's mods."""
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
     old, new = (to_bytes({"w": torch.full((3,), float(k))}) for k in range(2))
     task = Task(0, 1, "train", ModelRef(0, 1, digest_of(old)))
     context = Context(1, 1, {}, RecordDict(), {})
@@ -171,11 +156,3 @@ def test_flowers_own_mods_cannot_act_on_our_messages(exchange):
         exchange(local, exchange.old, exchange.old)
     fixed = exchange(fixedclipping_mod, exchange.old, exchange.new)
     assert "requires the key" in fixed.error.reason
-
-
-def test_bytes_of_a_model_are_no_numbers_to_be_clipped():
-    """Even where a mod could read them: noise on bytes gives no model."""
-    blob = to_bytes({"w": torch.ones(3)})
-    array = Array("uint8", (len(blob),), "safetensors", blob)
-    with pytest.raises(TypeError):
-        ArrayRecord({"w": array}).to_numpy_ndarrays()

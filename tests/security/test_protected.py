@@ -11,11 +11,9 @@ import torch
 
 from fedapp.core.cache import Cache
 from fedapp.core.errors import ConfigError, StoreError, WithheldError
-from fedapp.core.progress import Progress
 from fedapp.core.settings import DataSettings, PrivacySettings, RoundSettings, TrainSettings
 from fedapp.data.sites import Part
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.resume import open_run
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
@@ -30,10 +28,7 @@ from fedapp.privacy.accountant import noise_multiplier
 from fedapp.privacy.noise import draw_noise_share
 from fedapp.protocol.messages import EPSILON, MODEL, ModelRef, Origin, Refusal, Reply, SumStep, Task
 from fedapp.protocol.store import ModelStore
-from fedapp.protocol.traffic import Ledger
 from fedapp.reports.site_report import site_page, view_of_model
-from fedapp.server.engine import Engine
-from fedapp.simulation.in_process import Loopback
 from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import federation_of, forget
 from fedapp.site.policy import SitePolicy
@@ -44,6 +39,7 @@ from fedapp.site.rollback_guard import Head
 from fedapp.site.site import SiteClient
 from fedapp.tools.use.export import export
 from tests import arrays
+from tests.security.runs import played
 from tests.small import small
 
 PRIVATE = PrivacySettings(epsilon=3.0)
@@ -213,13 +209,7 @@ def run(root, experiment, name="run"):
     experiment = replace(
         experiment, runtime=replace(experiment.runtime, out=str(root), run_name=name)
     )
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    transport = Loopback(experiment, federation, store, folder.sites_root)
-    with Progress() as progress:
-        Engine(experiment, transport, folder, store, progress, Ledger()).run()
-    return folder
+    return played(experiment)[1]
 
 
 @pytest.mark.parametrize("sums", ["plain", "masked"])

@@ -5,14 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from scipy import stats
 
-from fedapp.protocol.codec import decode_answer, decode_request, encode
-from fedapp.protocol.messages import ModelRef, Reply, Task
 from fedapp.protocol.secure_aggregation.context import MaskError
 from fedapp.protocol.secure_aggregation.fixed_point import (
     FRACTION,
@@ -20,10 +14,8 @@ from fedapp.protocol.secure_aggregation.fixed_point import (
     max_number,
     to_words,
 )
-from fedapp.protocol.secure_aggregation.keys import SumSecrets, mask_key
 from fedapp.protocol.secure_aggregation.neighbour_graph import Graph, neighbour_graph, quorum
-from fedapp.protocol.secure_aggregation.simulated_keys import simulated_secret
-from tests.protocol.secure_aggregation.sums import CONTEXT, SEED, Sum, total
+from tests.protocol.secure_aggregation.sums import CONTEXT, Sum, total
 
 STEP = 2.0**-FRACTION
 
@@ -52,37 +44,10 @@ def rows(sites: int, numbers: int = 5, seed: int = 0) -> np.ndarray:
 
 
 def test_three_sites_by_hand():
+    """`test_vectors` makes masks and shares by hand."""
     one = Sum(np.array([[1.0, -2.0], [10.0, 0.5], [100.0, 1.5]]))
     assert one.result().tolist() == [111.0, 0.0]
     assert one.unmasked().wrong == ()
-
-
-def derived(key: bytes, info: str) -> bytes:
-    return HKDF(hashes.SHA256(), 32, None, info.encode()).derive(key)
-
-
-def stream(key: bytes, count: int) -> np.ndarray:
-    made = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(8 * count))
-    return np.frombuffer(made, np.uint64)
-
-
-def test_the_middle_one_of_three_by_hand():
-    """y_1 = x_1 + own_1 - pair_01 + pair_12: the lower number adds, the higher subtracts."""
-    one = Sum(rows(3, 4))
-    secrets = [SumSecrets(simulated_secret(SEED, k), CONTEXT, k) for k in range(3)]
-    cohort = one.cohort
-
-    def pair(a: int, b: int) -> np.ndarray:
-        theirs = X25519PublicKey.from_public_bytes(bytes.fromhex(one.announcements[b].mask))
-        key = mask_key(secrets[a].pairs)
-        assert isinstance(key, X25519PrivateKey)
-        low, high = sorted((a, b))
-        return stream(derived(key.exchange(theirs), f"pair mask {cohort} {low} {high}"), 4)
-
-    own = stream(derived(secrets[1].own, f"own mask {cohort}"), 4)
-    expected = one.words(1) + own - pair(1, 0) + pair(1, 2)
-    assert np.array_equal(one.masked(1), expected)
-    assert np.array_equal(pair(0, 1), pair(1, 0))
 
 
 # --- identities -----------------------------------------------------------------------------------
@@ -216,20 +181,3 @@ def test_masked_words_of_two_sums_have_nothing_in_common():
     difference = first.masked(0) - second.masked(0)
     counts = np.bincount(difference.view(np.uint8), minlength=256)
     assert stats.chisquare(counts).pvalue > 1e-6
-
-
-def test_every_step_and_answer_travels():
-    one = Sum(rows(4), late={2})
-    own = ModelRef(0, 0, "0" * 64)
-    for stage in ("share", "add", "confirm", "open"):
-        more = {} if stage in ("share", "add") else {"survivors": one.survivors}
-        if stage == "open":
-            more |= {"confirmations": one.confirmations, "sealed": tuple(one.sealed[:4])}
-        task = Task(0, 4, "train", own, sum=one.step(stage, 0, **more))
-        assert decode_request(encode(task)) == task
-    answers = [one.sites[0].announce(CONTEXT), one.confirm(0), one.opened[0], one.opened[3]]
-    for answer in answers:
-        reply = Reply(0, 4, "0" * 64, sum=answer)
-        assert decode_answer(encode(reply)) == reply
-    assert {len(answer.own) for answer in answers} == {0, 3}
-    assert one.opened[0].pairs[0].site == 2
