@@ -73,26 +73,16 @@ def test_an_empty_override_stands_where_the_setting_may_be_empty(write):
     assert load_run_config(words).data.window == ""
 
 
-EMPTY_IS_NO_VALUE = (
-    "seed", "method.preset", "method.name", "model.name", "data.name", "training.optimiser",
-    "training.learning_rate", "runtime.resume", "rounds.robust", "split.shift_kinds",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("key", EMPTY_IS_NO_VALUE)
-def test_an_empty_override_is_refused_by_name_elsewhere(key):
+def test_an_empty_override_is_refused_by_name_elsewhere():
     """`seed=$SEED` in a shell, where SEED is not set: the preset's seed would stay in silence."""
-    name = f"override: {key} = ''"
+    line = "override: seed = ''.* give it a value, or leave it out"
     for said in (
-        lambda: load_experiment("fashion_mnist_small", {key: ""}),
-        lambda: load_experiment("fashion_mnist_small", parse_overrides([f"{key}="])),
-        lambda: load_run_config({"preset": "fashion_mnist_small", "set": f"{key}="}),
+        lambda: load_experiment("fashion_mnist_small", {"seed": ""}),
+        lambda: load_experiment("fashion_mnist_small", parse_overrides(["seed="])),
+        lambda: load_run_config({"preset": "fashion_mnist_small", "set": "seed="}),
     ):
-        with pytest.raises(ConfigError) as refused:
+        with pytest.raises(ConfigError, match=line):
             said()
-        assert name in str(refused.value)
-    if key in ("seed", "method.preset", "training.optimiser"):
-        assert "give it a value, or leave it out" in str(refused.value)
 
 
 def test_names_may_be_a_list_in_yaml(write):
@@ -119,19 +109,9 @@ def test_a_list_of_names_that_cannot_be_one(write, said, rule):
         load_experiment(write(own))
 
 
-def test_a_whole_number_will_do_for_a_float_setting():
-    value = load_experiment("digits_demo", {"training.learning_rate": 1}).training.learning_rate
-    assert (type(value), value) == (float, 1.0)
-
-
 def test_another_method_drops_the_settings_of_the_presets_method():
     experiment = load_experiment("digits_demo", {"method.name": "local_only"})
     assert to_plain(experiment)["method"] == {"name": "local_only"}
-
-
-def test_naming_the_presets_own_method_keeps_its_settings():
-    base = load_experiment("fashion_mnist_small")
-    assert load_experiment("fashion_mnist_small", {"method.name": "um_pfssl"}) == base
 
 
 def test_a_file_of_ones_own_is_a_preset_named_after_it(write):
@@ -174,85 +154,12 @@ def test_what_says_nothing_beside_a_value_laid_over_it_is_dropped(write):
 
 def test_what_says_nothing_where_it_stands_is_refused(write):
     rule = "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
-    both = {"split__labels": "all", "split__label_share": 0.1}
-    assert refusal("digits_demo", **both) == [f"override: split.label_share = 0.1: {rule}"]
     path = write(MINIMAL + "split: {labels: all, label_share: 0.1}\n")
     assert refusal(path) == [f"{path}: split.label_share = 0.1: {rule}"]
     assert refusal(path, seed=3) == [f"{path}: split.label_share = 0.1: {rule}"]
 
 
-# --- what is refused ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        ({"rounds__nom_rounds": 3},
-         "override: rounds.nom_rounds = 3: unknown key; did you mean 'rounds.num_rounds'?"),
-        ({"num_replaced": 3},
-         "override: num_replaced = 3: unknown key; did you mean 'method.num_replaced'?"),
-        ({"seed": "12"},
-         "override: seed = '12': must be a valid integer; the value is text: write it "
-         "without quotes"),
-        ({"seed": -1}, "override: seed = -1: must be greater than or equal to 0"),
-        ({"runtime__threads": True}, "override: runtime.threads = True: must be a valid integer"),
-        ({"model__width": 8.0}, "override: model.width = 8.0: must be a valid integer"),
-        ({"rounds__sample_rate": 0}, "override: rounds.sample_rate = 0: must be greater than 0"),
-        ({"training__learning_rate": float("nan")},
-         "override: training.learning_rate = nan: must be a finite number"),
-        ({"method__metric": "bth"},
-         "override: method.metric = 'bth': must be 'both', 'entropy' or 'accuracy'"),
-        ({"method__name": "um_pfsl"},
-         "override: method.name = 'um_pfsl': no such method; did you mean 'um_pfssl'?"),
-        ({"data__name": "digit"},
-         "override: data.name = 'digit': no such data set; did you mean 'digits'?"),
-        ({"method__name": "fedul"},
-         "override: method.name = 'fedul': learns from bags, and the data have none; set "
-         "split.bags, the bags of a site, or choose another method"),
-        ({"split__bags": 3},
-         "override: split.bags = 3: um_pfssl cannot learn from bags; leave it out "
-         "or choose fedllp or fedpl or fedul"),
-        ({"data": 3},
-         "override: data = 3: must be a group of keys: channels, classes, download, encoder, "
-         "findings, image_size, mean, name, patients, root, sites, std, subset, vector_size, "
-         "window; did you mean 'data.name'?"),
-        ({"method": "fedavg"},
-         "override: method = 'fedavg': must be a group of keys: aggregation, corr_variant, "
-         "helper_list_size, helper_scope, label_variant, mc_samples, metric, name, num_replaced, "
-         "pseudo_labels, recalibrate, search_rounds, update_every; did you mean 'method.preset'?"),
-        ({"method__name": "local_only", "method__num_replaced": 1},
-         "override: method.num_replaced = 1: not a setting of local_only; valid: name"),
-        ({"method__name": "rscfed", "rounds__robust": "median"},
-         "override: rounds.robust = 'median': rscfed cannot run so: a site is in several subsets, "
-         "so it would vote on itself, and their weights be lost; leave it out or choose another "
-         "method"),
-        ({"method__name": "fedrgd", "rounds__robust": "filtered"},
-         "override: rounds.robust = 'filtered': fedrgd cannot run so: it averages its groups' "
-         "replicas, which would be judged as models of one site; leave it out or choose another "
-         "method"),
-        ({"method__helper_list_size": 21},
-         "override: method.helper_list_size = 21: must be at most split.num_clients = 20: a list "
-         "has one model of a site"),
-        ({"method__helper_list_size": 4, "method__num_replaced": 5},
-         "override over conf/fashion_mnist_small.yaml: method.helper_list_size = 4, "
-         "method.num_replaced = 5: num_replaced must be below helper_list_size"),
-        ({"split__train_share": 0.95, "split__val_share": 0.1},
-         "override over conf/fashion_mnist_small.yaml: split.train_share = 0.95, "
-         "split.val_share = 0.1: "
-         "train_share must be above 0 and train_share + val_share below 1"),
-    ],
-)  # fmt: skip
-def test_a_wrong_override_is_refused_in_one_line(overrides, line):
-    assert refusal("fashion_mnist_small", **overrides) == [line]
-
-
-def test_a_users_own_data_set_is_named_by_its_function():
-    mine = load_experiment("fashion_mnist_small", {"data.name": "tests.arrays:vectors"})
-    assert mine.data.name == "tests.arrays:vectors"
-    assert refusal("fashion_mnist_small", data__name="tests.arrays:") == [
-        "override: data.name = 'tests.arrays:': no such data set; a function of your own is named "
-        "package.module:function"
-    ]
+# --- what is refused: of overrides the lines are in tests/golden/snapshots/overrides.txt ----------
 
 
 def test_a_problem_is_a_value():
@@ -264,27 +171,6 @@ def test_a_problem_is_a_value():
     assert unknown == Problem(OVERRIDE, {"rounds.nom_rounds": 3}, "unknown key", hint)
     assert together.settings["method.num_replaced"] == 9
     assert together.rule == "num_replaced must be below helper_list_size"
-
-
-def test_every_problem_is_listed():
-    lines = refusal("digits_demo", seed="x", foo=1, model__width=0, method__name="nothing_like_it")
-    assert len(lines) == 4
-    assert {line.split(" = ")[0] for line in lines} == {
-        "override: seed", "override: foo", "override: model.width", "override: method.name"
-    }  # fmt: skip
-
-
-def test_a_rule_between_settings_is_asked_where_those_that_it_looks_at_are_right():
-    both = {"privacy__sums": "masked", "rounds__robust": "median"}
-    lines = refusal("digits_demo", **both, split__num_clients=0, method__name="nothing_like_it")
-    assert {line.split(" = ")[0] for line in lines} == {
-        "override: split.num_clients", "override: method.name"
-    }  # fmt: skip
-    lines = refusal("digits_demo", **both, split__num_clients=2, method__name="nothing_like_it")
-    assert {line.split(" = ")[0] for line in lines} == {
-        "override: split.num_clients", "override: rounds.robust", "override: method.name"
-    }  # fmt: skip
-    assert any("1 sites train in a round, and a masked sum is of 3" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -424,24 +310,7 @@ def test_every_setting_of_a_method_is_a_plain_value():
         assert method_class(name)(**fields) == method_class(name)()
 
 
-def test_the_papers_list_serves_fewer_sites_too():
-    few = load_experiment("fashion_mnist_small", {"split.num_clients": 3})
-    assert few.method.helper_list_size == 5
-
-
 # --- what others call a setting -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("typed", "meant"), [
-    ("training.lr", "training.learning_rate"),
-    ("lr", "training.learning_rate"),
-    ("Batch-Size", "training.batch_size"),
-    ("split.sites", "split.num_clients"),
-    ("method.num_helpers", "method.helper_list_size"),
-])  # fmt: skip
-def test_another_word_for_a_setting_is_understood(typed: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=f"{typed} = 1: unknown key; did you mean '{meant}'"):
-        load_experiment("fashion_mnist_small", {"method.preset": "um_pfssl", typed: 1})
 
 
 def test_every_other_word_means_a_setting_and_is_none_itself() -> None:
@@ -449,12 +318,6 @@ def test_every_other_word_means_a_setting_and_is_none_itself() -> None:
     leaves = {key.rpartition(".")[2] for key in config.config_keys()}
     # Names of own data's sites are rarer than their number.
     assert leaves & set(config._SYNONYMS) == {"sites"}
-
-
-def test_a_word_is_not_taken_for_a_setting_that_the_method_lacks() -> None:
-    with pytest.raises(ConfigError, match="helpers = 3: unknown key; ") as error:
-        load_experiment("digits_demo", {"method.preset": "fedavg", "helpers": 3})
-    assert "helper_list_size" not in str(error.value)
 
 
 @pytest.mark.parametrize("preset", method_presets())
@@ -470,18 +333,3 @@ def test_clipping_is_refused_at_once_where_a_site_sends_more_than_models(preset)
         return
     with pytest.raises(ConfigError, match=r"privacy.clip = 1.0: \w+ cannot run so: it sends \w+"):
         load_experiment("digits_demo", over)
-
-
-@pytest.mark.parametrize("value", [5, 40.5, "5", "9, 1", "a, b"])
-def test_a_window_that_is_none_says_what_one_is(value):
-    [line] = refusal("own_data", data__window=value)
-    assert "window must be two numbers, the lower first, such as '0, 4095', or 'dicom'" in line
-    assert "quotes" not in line
-
-
-def test_a_method_for_bags_without_bags_runs_where_that_is_said_or_only_the_sites_know():
-    with pytest.raises(ConfigError, match=r"learns from bags, and the data have none"):
-        load_experiment("digits_demo", {"method.preset": "fedllp"})
-    control = {"method.preset": "fedul", "split.knows": "labels, nothing"}
-    assert load_experiment("digits_demo", control).split.bags == 0
-    assert load_experiment("own_data", {"method.preset": "fedul"}).method.name == "fedul"

@@ -139,11 +139,6 @@ def test_the_same_method_keeps_what_the_method_preset_does_not_say():
     assert (found.metric, found.corr_variant) == ("entropy", "published")
 
 
-def test_an_override_beats_the_method_preset():
-    experiment = with_preset("fedprox_sl", method__proximal=0.5, split__labels="some")
-    assert (experiment.method.proximal, experiment.split.labels) == (0.5, "some")
-
-
 def test_a_file_without_a_method_may_be_given_one(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("data:\n  name: digits\n")
@@ -166,17 +161,3 @@ def test_a_file_may_name_one_itself_and_change_it(tmp_path):
 def test_an_experiment_is_named_after_both_presets():
     assert with_preset("fixavg").name == "digits_demo-fixavg"
     assert load_experiment("digits_demo").name == "digits_demo"
-
-
-@pytest.mark.parametrize(("name", "hint"), [
-    ("fixav", "did you mean 'fixavg'?"),
-    ("nothing", "valid: ditto, "),
-    ("../fashion_mnist", "valid: ditto, "),
-    ("absent.yaml", "valid: ditto, "),
-    (3, "valid: ditto, "),
-])  # fmt: skip
-def test_an_unknown_method_preset_is_refused_with_a_remedy(name, hint):
-    with pytest.raises(ConfigError) as caught:
-        with_preset(name)
-    said = f"method.preset '{name}': no such method preset and no such file; {hint}"
-    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)

@@ -13,10 +13,9 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load
 
-from fedapp.core.errors import ConfigError, ProtocolError, RunError, StoreError
+from fedapp.core.errors import ProtocolError, RunError, StoreError
 from fedapp.experiment.config import load_experiment
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.methods import method_class, method_names
 from fedapp.methods._summed import Added, Layout
 from fedapp.methods.base import MethodState
 from fedapp.methods.closed_form._contents import OPTIONAL
@@ -290,30 +289,6 @@ def test_a_site_answers_no_plain_task_in_a_masked_run(tmp_path, monkeypatch):
     with pytest.raises(RunError):
         run_loopback(experiment(tmp_path))
     assert isinstance(asked[0], Refusal) and "privacy.sums = 'masked'" in asked[0].reason
-
-
-def test_methods_that_need_each_site_say_which_do_not(tmp_path):
-    with pytest.raises(ConfigError, match=r"um_pfssl needs each site's own answer.*prior_shift"):
-        experiment(tmp_path, "um_pfssl_mi", **{"model.name": "resnet9"})
-    able = [name for name in method_names() if method_class(name).sums_suffice]
-    assert {"fedavg", "fedprox", "one_round", "prior_shift"} <= set(able)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("rounds.robust", "median"),
-        ("split.server_share", 0.1),
-        ("rounds.sample_rate", 0.3),
-        ("split.num_clients", 2),
-        ("privacy.clip", 1.0),
-        ("privacy.members", "0=ab"),
-        ("privacy.least_members", 2),
-    ],
-)
-def test_settings_that_masks_do_not_go_with(key, value, tmp_path):
-    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
-        experiment(tmp_path, **{key: value})
 
 
 # --- one sum by itself, in milliseconds -----------------------------------------------------------
