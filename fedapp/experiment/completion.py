@@ -19,32 +19,32 @@ from fedapp.experiment.run_folder import run_names, runs_root
 _METHOD = "method.preset="
 
 
-def complete_preset(begun: str) -> list[str]:
-    """Return the presets whose names begin with `begun`."""
-    return _beginning(begun, presets())
+def complete_preset(incomplete: str) -> list[str]:
+    """Return the presets whose names begin with `incomplete`."""
+    return _with_prefix(incomplete, presets())
 
 
-def complete_grid(begun: str) -> list[str]:
-    """Return the sweeps and presets whose names begin with `begun`."""
-    return _beginning(begun, [*sweeps(), *presets()])
+def complete_grid(incomplete: str) -> list[str]:
+    """Return the sweeps and presets whose names begin with `incomplete`."""
+    return _with_prefix(incomplete, [*sweeps(), *presets()])
 
 
-def complete_run(begun: str) -> list[str]:
-    """Return the runs and comparisons whose names begin with `begun`, the newest first."""
-    return _beginning(begun, reversed(run_names(runs_root())))
+def complete_run(incomplete: str) -> list[str]:
+    """Return the runs and comparisons whose names begin with `incomplete`, the newest first."""
+    return _with_prefix(incomplete, reversed(run_names(runs_root())))
 
 
-def complete_methods(begun: str) -> list[str]:
+def complete_methods(incomplete: str) -> list[str]:
     """Return the completions of a comma-separated list of method presets."""
-    before, comma, last = begun.rpartition(",")
-    return [f"{before}{comma}{name}" for name in _beginning(last, method_presets())]
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _with_prefix(last, method_presets())]
 
 
-def complete_override(begun: str) -> list[str]:
-    """Return the keys that begin with `begun`, each with "="; of `method.preset=`, its values."""
-    if begun.startswith(_METHOD):
-        return _beginning(begun, (f"{_METHOD}{name}" for name in method_presets()))
-    return _beginning(begun, (f"{key}=" for key in setting_keys()))
+def complete_override(incomplete: str) -> list[str]:
+    """Return keys that begin with `incomplete`, each with "="; of `method.preset=`, its values."""
+    if incomplete.startswith(_METHOD):
+        return _with_prefix(incomplete, (f"{_METHOD}{name}" for name in method_presets()))
+    return _with_prefix(incomplete, (f"{key}=" for key in setting_keys()))
 
 
 def setting_keys() -> list[str]:
@@ -65,5 +65,5 @@ def setting_keys() -> list[str]:
     return sorted(keys)
 
 
-def _beginning(begun: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(begun)]
+def _with_prefix(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

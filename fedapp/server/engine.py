@@ -152,7 +152,7 @@ class Engine:
         if checkpoint is None:
             self._begin(state, facts, kind)
         else:
-            self._go_on(state, facts, checkpoint)
+            self._continue(state, facts, checkpoint)
         self._checkpoint = Checkpoint(self.folder)
         self.phases = Phases(
             experiment=self.experiment,
@@ -168,7 +168,7 @@ class Engine:
             going_on=self.folder.going_on,
         )
         if self.experiment.privacy.masked:
-            self._sum_up(state, facts[0])
+            self._use_masked_sums(state, facts[0])
         return state
 
     def _key_fingerprints(self) -> Mapping[int, str]:
@@ -181,7 +181,7 @@ class Engine:
 
         return simulated_agreed(settings.seed, sites)
 
-    def _sum_up(self, state: RunState, like: SiteFacts) -> None:
+    def _use_masked_sums(self, state: RunState, like: SiteFacts) -> None:
         """Put masked sums between the method and the sites: the method sees sums only.
 
         like: the facts of one site, for what is equal at all sites.
@@ -227,7 +227,7 @@ class Engine:
         if not self._arrivals.here:
             raise RunError("no site is here that can take part; see above why each is left out")
 
-    def _go_on(
+    def _continue(
         self, state: RunState, facts: Sequence[SiteFacts], checkpoint: Mapping[str, Any]
     ) -> None:
         """Restore the pool and the ledger from the checkpoint."""
@@ -364,13 +364,13 @@ class Engine:
 
     def _record(self, row: Row, sites: Row, state: RunState) -> None:
         needs = state.server.needs()
-        self.pool.settle(needs)
+        self.pool.sync(needs)
         self.folder.append_metrics(row)
         self.folder.append_sites(sites)
         self.folder.append_traffic(self.ledger.close_round())
         self._checkpoint.save(state, self.pool, self.ledger)
         # Only after the records are saved: what saved records name must never be missing.
-        self.pool.keep(needs, more_come=True)
+        self.pool.collect_garbage(needs, more_come=True)
         if self._summed:
             self._summed.forget(state.round + 1)
 
@@ -403,7 +403,7 @@ class Engine:
         self.folder.write_evaluations(standings.evaluations())
         self.folder.write_per_site(standings.per_site(state.server.column))
         self._checkpoint.save_whole(state, self.pool, self.ledger)
-        self.pool.keep(state.server.needs())
+        self.pool.collect_garbage(state.server.needs())
         self.folder.write_summary(summary)
         return summary
 

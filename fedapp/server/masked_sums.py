@@ -144,7 +144,7 @@ class SummedPhases:
         replies = []
         for task in tasks:
             try:
-                replies.append(self._summed(task, skipped))
+                replies.append(self._sum(task, skipped))
             except ProtocolError as error:
                 skipped[task.site] = str(error)
                 self.phases.progress.note(f"round {task.round}: no sum of {task.action}: {error}")
@@ -170,23 +170,23 @@ class SummedPhases:
 
     # --- one sum ----------------------------------------------------------------------------------
 
-    def _summed(self, task: Task, skipped: dict[int, str]) -> Reply:
+    def _sum(self, task: Task, skipped: dict[int, str]) -> Reply:
         number = self._next_number(task.round)
         settings = self.phases.experiment
         classes, finds = len(self.like.classes), bool(settings.data.findings)
         scored = settings.rounds.pooled_auroc
         layout = Layout.of(settings.method, task, self.phases.schemas, classes, finds, scored)
         place = self.root / f"{task.round}-{number}"
-        found = self._read(place)
+        found = self._read_sum(place)
         if found is None:
             # Once an attempt is closed, sites may have confirmed it. A site confirms only one
             # attempt at a sum, so no other attempt may be begun.
-            closed = self._read(place.with_suffix(".closed"))
+            closed = self._read_sum(place.with_suffix(".closed"))
             if closed is None:
-                closed = self._closed(task, number, layout, skipped)
-                self._keep(place.with_suffix(".closed"), *closed)
-            found = self._opened(task, number, *closed, skipped), closed[1]
-            self._keep(place, *found)
+                closed = self._closed_attempt(task, number, layout, skipped)
+                self._write_sum(place.with_suffix(".closed"), *closed)
+            found = self._open_sum(task, number, *closed, skipped), closed[1]
+            self._write_sum(place, *found)
         words, opening = found
         self.phases.state.private |= {k: of for k, of in opening.private.items() if of}
         return self._reply(task, layout.read(from_words(words, len(opening.survivors))))
@@ -196,7 +196,7 @@ class SummedPhases:
         self._round = round
         return self._number
 
-    def _closed(
+    def _closed_attempt(
         self, task: Task, number: int, layout: Layout, skipped: dict[int, str]
     ) -> tuple[Words, Opening]:
         """Make attempts until one succeeds; return the masked sum, and what is needed to open it.
@@ -205,7 +205,7 @@ class SummedPhases:
         asked again, at most `MAX_REPEATS` times. Raises ProtocolError.
         """
         every = sorted(self.phases.here if task.site == ALL_SITES else self.cohort)
-        self._enough(every, every, "are here")
+        self._check_enough(every, every, "are here")
         asked, repeats = every, 0
         reasons: dict[int, str] = {}
         while True:
@@ -242,36 +242,36 @@ class SummedPhases:
         skipped: the reasons of sites that fail are added to it. Raises TooFewSites where another
         attempt may succeed.
         """
-        before = self._begun(task, number)
-        self._begin(task, number, replace(before, attempt=before.attempt + 1))
+        before = self._read_attempts(task, number)
+        self._write_attempts(task, number, replace(before, attempt=before.attempt + 1))
         context = self._context(task, number, before.attempt + 1)
         step = SumStep(number, "announce", context.attempt)
-        announced = self._stage(task, {k: step for k in asked}, skipped)
+        announced = self._ask(task, {k: step for k in asked}, skipped)
         announcements = {
             k: one
             for k, of in announced.items()
             if (one := of.announcement)
-            and self._good(k, one, partial(check_announcement, context), skipped)
+            and self._is_valid(k, one, partial(check_announcement, context), skipped)
         }
         newest = {one.site: one for one in before.announced} | announcements
-        self._begin(task, number, Attempts(context.attempt, tuple(newest.values())))
+        self._write_attempts(task, number, Attempts(context.attempt, tuple(newest.values())))
         members = tuple(sorted(announcements))
-        self._enough(members, every, "announced keys")
+        self._check_enough(members, every, "announced keys")
         used = tuple(announcements[k] for k in members)
-        shared = self._stage(task, self._linked(context, "share", used), skipped)
-        self._enough(tuple(shared), every, "shared their secrets")
+        shared = self._ask(task, self._member_steps(context, "share", used), skipped)
+        self._check_enough(tuple(shared), every, "shared their secrets")
         # The others have already shared their secrets with a member that failed: begin anew.
         if set(shared) != set(members):
             raise TooFewSites(f"{len(shared)} of {len(members)} sites shared their secrets")
         sealed = tuple(box for of in shared.values() for box in of.sealed)
         # A site that added numbers to an earlier attempt demands proof that that one is dead.
-        steps = self._linked(context, "add", used, before.announced and newest.values())
-        total, private = self._added(task, steps, layout, skipped)
+        steps = self._member_steps(context, "add", used, before.announced and newest.values())
+        total, private = self._add_numbers(task, steps, layout, skipped)
         survivors = tuple(sorted(private))
-        self._enough(survivors, members, "added their numbers")
+        self._check_enough(survivors, members, "added their numbers")
         return total, Opening(context.attempt, members, survivors, used, sealed, private)
 
-    def _good(
+    def _is_valid(
         self,
         site: int,
         one: Signed,
@@ -292,7 +292,7 @@ class SummedPhases:
             return False
         return True
 
-    def _linked(
+    def _member_steps(
         self,
         context: SumContext,
         stage: Literal["share", "add"],
@@ -315,7 +315,7 @@ class SummedPhases:
             steps[k] = replace(step, announcements=near, earlier=others)
         return steps
 
-    def _added(
+    def _add_numbers(
         self, task: Task, steps: Mapping[int, SumStep], layout: Layout, skipped: dict[int, str]
     ) -> tuple[Words, dict[int, str]]:
         """Return the sum of the masked numbers, and by survivor what it keeps to itself."""
@@ -324,7 +324,7 @@ class SummedPhases:
         phases.schemas = {**before, MASKED: schema}
         transport = phases.experiment.transport
         try:
-            tasks = [self._of_site(task, k, step, task.models) for k, step in steps.items()]
+            tasks = [self._task_for(task, k, step, task.models) for k, step in steps.items()]
             failed: dict[int, str] = {}
             replies = phases.run(tasks, failed)
             skipped |= failed
@@ -337,10 +337,10 @@ class SummedPhases:
                 private[reply.site] = reply.private
         finally:
             phases.schemas = before
-            pool.forget(MASKED)
+            pool.drop_role(MASKED)
         return total, private
 
-    def _opened(
+    def _open_sum(
         self, task: Task, number: int, total: Words, opening: Opening, skipped: dict[int, str]
     ) -> Words:
         """Let the survivors confirm and open the sum; return the unmasked sum."""
@@ -351,14 +351,14 @@ class SummedPhases:
         confirm = SumStep(
             number, "confirm", opening.attempt, members, announced, survivors=survivors
         )
-        said = self._stage(task, {k: confirm for k in survivors}, skipped)
+        said = self._ask(task, {k: confirm for k in survivors}, skipped)
         check = partial(check_confirmation, context, confirm)
         confirmed = {
             k: one
             for k, of in said.items()
-            if (one := of.confirmation) and self._good(k, one, check, skipped)
+            if (one := of.confirmation) and self._is_valid(k, one, check, skipped)
         }
-        self._enough(tuple(confirmed), members, "confirmed who is left")
+        self._check_enough(tuple(confirmed), members, "confirmed who is left")
         boxes = boxes_by_receiver(opening.sealed)
         steps = {
             k: replace(
@@ -370,31 +370,31 @@ class SummedPhases:
             )
             for k in sorted(confirmed)
         }
-        opened = self._stage(task, steps, skipped)
+        opened = self._ask(task, steps, skipped)
         found = unmask(context, members, survivors, total, announcements, opened)
         for site in found.wrong:
             skipped[site] = "opened wrong shares of a masked sum"
             self.phases.progress.note(f"site {site} {skipped[site]}: the sum is right without them")
         return found.words
 
-    def _stage(
+    def _ask(
         self, task: Task, steps: Mapping[int, SumStep], skipped: dict[int, str]
     ) -> dict[int, SumAnswer]:
         """Send a step that needs no work on images; return the answers by site."""
-        tasks = [self._of_site(task, k, step, {}) for k, step in steps.items()]
+        tasks = [self._task_for(task, k, step, {}) for k, step in steps.items()]
         failed: dict[int, str] = {}
         replies = self.phases.run(tasks, failed)
         skipped |= failed
         return {reply.site: reply.sum for reply in replies if reply.sum is not None}
 
-    def _of_site(
+    def _task_for(
         self, task: Task, site: int, step: SumStep, models: Mapping[str, tuple[ModelRef, ...]]
     ) -> Task:
         """Return the task of one site, with its own model and what it keeps to itself."""
         own, private = self.phases.pool.latest(site), self.phases.state.private.get(site, "")
         return replace(task, site=site, own=own, models=models, private=private, sum=step)
 
-    def _enough(self, found: Sequence[int], of: Sequence[int], what: str) -> None:
+    def _check_enough(self, found: Sequence[int], of: Sequence[int], what: str) -> None:
         """Raise TooFewSites where too few of the sites are left. what: what they did."""
         least = self._least(len(of))
         if len(found) < least:
@@ -435,7 +435,7 @@ class SummedPhases:
             metrics={**added.metrics, **means, TRAINED: added.learned, ADDED: added.sites},
             evaluations=added.evaluations,
         )
-        arrived = {role: _arrived(of) for role, of in added.contents.items()}
+        arrived = {role: _as_arrived(of) for role, of in added.contents.items()}
         phases.experiment.method.check_reply(task, reply, facts)
         phases.experiment.method.check_contents(task, reply, arrived, facts)
         for role, digest in reply.new_contents(task.own.digest).items():
@@ -444,7 +444,7 @@ class SummedPhases:
 
     # --- written down -----------------------------------------------------------------------------
 
-    def _read(self, place: Path) -> tuple[Words, Opening] | None:
+    def _read_sum(self, place: Path) -> tuple[Words, Opening] | None:
         """Return a sum that was written before the run was interrupted; None: there is none."""
         if not place.exists():
             return None
@@ -455,21 +455,21 @@ class SummedPhases:
         except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise StoreError(f"{place}: the sum of a round is damaged: start anew") from error
 
-    def _begun(self, task: Task, number: int) -> Attempts:
-        place = self._attempts(task, number)
+    def _read_attempts(self, task: Task, number: int) -> Attempts:
+        place = self._attempts_path(task, number)
         try:
             return _BEGUN.validate_json(place.read_bytes()) if place.exists() else Attempts()
         except (OSError, ValueError) as error:
             raise StoreError(f"{place}: the attempts of a sum are damaged: start anew") from error
 
-    def _begin(self, task: Task, number: int, begun: Attempts) -> None:
+    def _write_attempts(self, task: Task, number: int, attempts: Attempts) -> None:
         durable = bool(self.experiment)
-        write_atomic(self._attempts(task, number), to_json(begun), durable=durable)
+        write_atomic(self._attempts_path(task, number), to_json(attempts), durable=durable)
 
-    def _attempts(self, task: Task, number: int) -> Path:
+    def _attempts_path(self, task: Task, number: int) -> Path:
         return self.root / f"{task.round}-{number}.attempts"
 
-    def _keep(self, place: Path, words: Words, opening: Opening) -> None:
+    def _write_sum(self, place: Path, words: Words, opening: Opening) -> None:
         tensor = torch.from_numpy(words.view(np.int64).copy())
         write_atomic(
             place,
@@ -487,5 +487,5 @@ def as_single_site(facts: SiteFacts) -> SiteFacts:
     return replace(facts, site=0, name="all-sites")
 
 
-def _arrived(params: Params) -> Arrived:
+def _as_arrived(params: Params) -> Arrived:
     return Arrived(params, frozenset(params))

@@ -119,19 +119,19 @@ class Phases:
         absent = {site: NOT_CONNECTED for site in by_site if site not in here}
         phase = _Phase(by_site, absent)
         if ours is not None:
-            self._learn(ours, phase)
+            self._run_local_site(ours, phase)
         outbox = [self._outgoing(t, self.state.held[t.site]) for t in tasks if t.site in self.here]
         # The deadline begins here: what the server's own site took is no time of the others.
         deadline = time.monotonic() + self.experiment.rounds.deadline_s
         while outbox:
-            outbox = self._wave(outbox, phase, deadline)
-        self._close(phase)
+            outbox = self._send_and_receive(outbox, phase, deadline)
+        self._report_failures(phase)
         skipped |= phase.failed
         replies = [phase.replies[site] for site in sorted(phase.replies)]
         self.state.private |= {reply.site: reply.private for reply in replies if reply.private}
         return replies
 
-    def _learn(self, task: Task, phase: "_Phase") -> None:
+    def _run_local_site(self, task: Task, phase: "_Phase") -> None:
         """Let the server's own site do its task. Raises RunError where it fails."""
         if self.local_site is None:
             raise RunError(
@@ -139,12 +139,14 @@ class Phases:
                 "labelled images; set split.server_share above 0"
             )
         self.server_learned = True
-        if self._take(task, attribute(task, self.local_site.handle(task, {})), phase):
+        if self._handle_answer(task, attribute(task, self.local_site.handle(task, {})), phase):
             phase.failed[SERVER_SITE] = "the pool lost a model it needs"
         if reason := phase.failed.get(SERVER_SITE):
             raise RunError(f"round {self.state.round}: the server's own training failed: {reason}")
 
-    def _wave(self, outbox: Sequence[Outgoing], phase: "_Phase", deadline: float) -> list[Outgoing]:
+    def _send_and_receive(
+        self, outbox: Sequence[Outgoing], phase: "_Phase", deadline: float
+    ) -> list[Outgoing]:
         """Send tasks and handle the answers; return what must be sent a second time."""
         again: list[Outgoing] = []
         unsent: set[int] = set()
@@ -152,7 +154,7 @@ class Phases:
         sizes = self._sizes(outbox, phase.failed)
         outbox = [outgoing for outgoing in outbox if outgoing.task.site in sizes]
         for site, answered in self.carrier.exchange(outbox, self.pool.get, left):
-            task = phase.awaits(site)
+            task = phase.expected_task(site)
             if task is None:
                 log.warning("an answer that nobody waits for is ignored")
                 continue
@@ -160,8 +162,8 @@ class Phases:
             if not incoming.sent:
                 unsent.add(site)
             self._count_up(task, incoming)
-            if healing := self._take(task, incoming, phase):
-                again.append(healing)
+            if repeated := self._handle_answer(task, incoming, phase):
+                again.append(repeated)
             else:
                 first = next(iter(phase.tasks.values()))
                 self.progress.phase(first.action, phase.done, len(phase.tasks))
@@ -170,13 +172,13 @@ class Phases:
                 self._count_down(outgoing, sizes[outgoing.task.site])
         return again
 
-    def _take(self, task: Task, incoming: Incoming, phase: "_Phase") -> Outgoing | None:
+    def _handle_answer(self, task: Task, incoming: Incoming, phase: "_Phase") -> Outgoing | None:
         """Handle an answer; return what to send to its site where the site lacks contents."""
         answer = incoming.answer
         try:
-            if isinstance(answer, Missing) and task.site not in phase.healed:
-                phase.healed.add(task.site)
-                return self._healing(task, answer)
+            if isinstance(answer, Missing) and task.site not in phase.resent:
+                phase.resent.add(task.site)
+                return self._missing_contents(task, answer)
             reply = self.accept(task, incoming)
         except ProtocolError as error:
             phase.failed[task.site] = str(error)
@@ -189,7 +191,7 @@ class Phases:
                 self.progress.note(f"{called} had lost what it keeps to itself; it began that anew")
         return None
 
-    def _close(self, phase: "_Phase") -> None:
+    def _report_failures(self, phase: "_Phase") -> None:
         """Add the silent sites to those that failed, and print who is skipped and why."""
         for site in phase.tasks.keys() - phase.replies.keys() - phase.failed.keys():
             phase.failed[site] = f"no answer within {self.experiment.rounds.deadline_s:g} s"
@@ -213,7 +215,8 @@ class Phases:
                 site = min(asked - answered)
                 called = self._facts(site).display_name
                 lost = [t for t in tasks if DIVERGED_REMEDY in failed.get(t.site, "")]
-                cause = self._sent_to(lost) if 2 * len(lost) > len(asked - answered) else ""
+                mostly = 2 * len(lost) > len(asked - answered)
+                cause = self._newest_uploads_in(lost) if mostly else ""
                 raise RunError(
                     f"round {self.state.round}: {len(answered)} of {len(asked)} sites answered "
                     f"({action}), rounds.min_reply_share = {share:g} asks for more; "
@@ -221,7 +224,7 @@ class Phases:
                     f"Mend the sites and {self.going_on()}"
                 )
 
-    def _sent_to(self, lost: Sequence[Task]) -> str:
+    def _newest_uploads_in(self, lost: Sequence[Task]) -> str:
         """Return a text that names the newest uploads in what these sites were sent.
 
         lost: tasks whose sites diverged (their networks answer NaN), for which these uploads may be
@@ -232,7 +235,7 @@ class Phases:
         if any(ref.site == SERVER_SITE for ref in sent):
             for moves in self.state.moves.values():
                 named |= {site: max(far, named.get(site, far)) for site, far in moves.furthest}
-        named = named or dict.fromkeys(sorted(self._newest(sent)), 0.0)
+        named = named or dict.fromkeys(sorted(self._newest_sites(sent)), 0.0)
         if not named:
             return ""
         who = ", ".join(
@@ -245,7 +248,7 @@ class Phases:
             f"looked at first, but the newest uploads in it: {who}"
         )
 
-    def _newest(self, sent: Collection[ModelRef]) -> set[int]:
+    def _newest_sites(self, sent: Collection[ModelRef]) -> set[int]:
         """Return the sites of the newest among these models."""
         records = self.pool.contents
         rounds = {
@@ -274,7 +277,7 @@ class Phases:
                 failed[outgoing.task.site] = f"the server lost a model it needs: {error}"
         return sizes
 
-    def _healing(self, task: Task, missing: Missing) -> Outgoing:
+    def _missing_contents(self, task: Task, missing: Missing) -> Outgoing:
         asked = {ref.digest for ref in task.refs()}
         if not missing.digests or not asked.issuperset(missing.digests):
             raise ProtocolError("asked for contents that are not part of its task")
@@ -320,7 +323,7 @@ class Phases:
         contents: dict[str, _Content] = {}
         for role, digest in uploads.items():
             payload, model = incoming.payloads[digest], contents.get(MODEL)
-            contents[role] = self._content(task, reply, role, payload, model)
+            contents[role] = self._checked_content(task, reply, role, payload, model)
         arrived = {role: content.arrived for role, content in contents.items()}
         if task.sum is None:  # otherwise only the sum can be checked (`server.masked_sums`)
             self.experiment.method.check_contents(task, reply, arrived, facts)
@@ -334,12 +337,12 @@ class Phases:
                 named[role], content.arrived.whole, self.schemas[role], self.experiment.transport
             )
         for role, content in contents.items():
-            if content.spared and task.site != SERVER_SITE:
+            if content.bytes_saved and task.site != SERVER_SITE:
                 layers = layers_of(content.arrived.came)
-                self.ledger.add_part(self.state.round, task.site, role, layers, content.spared)
+                self.ledger.add_part(self.state.round, task.site, role, layers, content.bytes_saved)
         return reply.with_repeats() if reply.equal else reply
 
-    def _content(
+    def _checked_content(
         self, task: Task, reply: Reply, role: str, blob: bytes, model: "_Content | None"
     ) -> "_Content":
         """Check an upload, and complete it where only a part of it was sent.
@@ -352,7 +355,7 @@ class Phases:
             whole = from_bytes(blob, schema, owner, transport)
             as_model = role != MODEL and reply.contents[role] == reply.model
             came = frozenset[str]() if as_model else frozenset(whole)
-            arrived = Arrived(whole, came, partial(self._before, task.site, role))
+            arrived = Arrived(whole, came, partial(self._previous_content, task.site, role))
             return _Content(blob, arrived, len(blob) if as_model and model else 0)
         sent = part_from_bytes(blob, schema, owner, transport)
         try:
@@ -364,10 +367,10 @@ class Phases:
             ) from error
         whole = {**from_bytes(base, schema, "its base", transport), **sent}
         made = to_bytes(whole, transport)
-        arrived = Arrived(whole, frozenset(sent), partial(self._before, task.site, role))
+        arrived = Arrived(whole, frozenset(sent), partial(self._previous_content, task.site, role))
         return _Content(made, arrived, max(len(made) - len(blob), 0))
 
-    def _before(self, site: int, role: str) -> Params | None:
+    def _previous_content(self, site: int, role: str) -> Params | None:
         """Return a site's last content of a role; None where there is none, or it was lost."""
         record = self.pool.contents.get((site, role))
         if record is None:
@@ -393,27 +396,27 @@ class _Content:
 
     blob: bytes
     arrived: Arrived
-    spared: int
+    bytes_saved: int
 
 
 @dataclass
 class _Phase:
     """The tasks of a phase by site, and what became of each: a reply, or the reason of a failure.
 
-    healed: the sites that were sent missing contents; that is done once.
+    resent: the sites that were sent missing contents; that is done once.
     """
 
     tasks: Mapping[int, Task]
     failed: dict[int, str]
     replies: dict[int, Reply] = field(default_factory=dict)
-    healed: set[int] = field(default_factory=set)
+    resent: set[int] = field(default_factory=set)
 
     @property
     def done(self) -> int:
         """Number of sites that answered or failed."""
         return len(self.replies) + len(self.failed)
 
-    def awaits(self, site: int) -> Task | None:
+    def expected_task(self, site: int) -> Task | None:
         """Return the task to which a site's answer belongs; None: no answer is expected."""
         return None if site in self.replies or site in self.failed else self.tasks.get(site)
 

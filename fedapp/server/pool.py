@@ -44,9 +44,9 @@ class ModelPool:
     """The update records, and the store that holds the contents.
 
     The record of `INITIAL_SITE` is w_0, the initial model. After a change, first write the contents
-    to the disk (`settle`), then save the records (`to_plain`), and only then remove old contents
-    (`keep`). In any other order, a crash in between could leave saved records whose contents are
-    gone.
+    to the disk (`sync`), then save the records (`to_plain`), and only then remove old contents
+    (`collect_garbage`). In any other order, a crash in between could leave saved records whose
+    contents are gone.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ModelPool:
     ) -> None:
         self.store = store
         self._records = dict(records)
-        self._unsettled: set[str] = set()
+        self._unsynced: set[str] = set()
 
     @property
     def contents(self) -> Records:
@@ -108,36 +108,36 @@ class ModelPool:
         self._record(site)
         record = self._records.get((site, role), UpdateRecord(0, "", 0))
         digest = self.store.put(blob, named=named)
-        if digest != named:  # the next `keep` removes it from the store
+        if digest != named:  # the next `collect_garbage` removes it from the store
             raise ProtocolError("its upload is not the content it names")
-        self._unsettled.add(digest)
+        self._unsynced.add(digest)
         if digest != record.digest:
             self._records[site, role] = UpdateRecord(record.version + 1, digest, round)
         return self.latest(site, role)
 
-    def made(self, blob: bytes, round: int, role: str = MODEL) -> ModelRef:
+    def add_server_content(self, blob: bytes, round: int, role: str = MODEL) -> ModelRef:
         """Store what the server has made, as the newest version of `SERVER_SITE`'s content."""
         digest = self.store.put(blob)
-        self._unsettled.add(digest)
+        self._unsynced.add(digest)
         version = self.common(role).version + 1
         self._records[SERVER_SITE, role] = UpdateRecord(version, digest, round)
         return self.latest(SERVER_SITE, role)
 
-    def forget(self, role: str) -> None:
-        """Drop the records of a role. The next `keep` removes the contents."""
+    def drop_role(self, role: str) -> None:
+        """Drop the records of a role. The next `collect_garbage` removes the contents."""
         self._records = {whose: of for whose, of in self._records.items() if whose[1] != role}
 
-    def remember(self, tensors: Params, round: int, role: str) -> None:
+    def store_rule_memory(self, tensors: Params, round: int, role: str) -> None:
         """Store the tensors that the averaging rule remembers for a role; replaces earlier ones."""
         if not tensors:
             self._records.pop(_remembered(role), None)
             return
         digest = self.store.put(to_bytes(tensors))
-        self._unsettled.add(digest)
+        self._unsynced.add(digest)
         before = self._records.get(_remembered(role), UpdateRecord(0, "", 0))
         self._records[_remembered(role)] = UpdateRecord(before.version + 1, digest, round)
 
-    def remembered(self, role: str) -> Params:
+    def rule_memory(self, role: str) -> Params:
         """Return the tensors that the averaging rule remembers for a role. Raises StoreError."""
         record = self._records.get(_remembered(role))
         return load(self.store.get(record.digest)) if record else {}
@@ -147,7 +147,7 @@ class ModelPool:
         known = (SERVER_SITE, role) in self._records
         return self.latest(SERVER_SITE, role if known else MODEL)
 
-    def made_here(self) -> dict[str, tuple[ModelRef, ...]]:
+    def server_contents(self) -> dict[str, tuple[ModelRef, ...]]:
         """Return all contents that the server made, by their names in tasks."""
         roles = (role for site, role in self._records if site == SERVER_SITE)
         return {
@@ -163,15 +163,15 @@ class ModelPool:
         """Return a content. Raises StoreError where it is absent or damaged."""
         return self.store.get(digest)
 
-    def settle(self, also: Collection[str] = ()) -> None:
-        """Write all new contents that `keep` will keep to the disk, at once. Raises StoreError.
+    def sync(self, also: Collection[str] = ()) -> None:
+        """Write all new contents that `collect_garbage` will keep to the disk, at once.
 
-        also: digests to keep beside those of the records.
+        also: digests to keep beside those of the records. Raises StoreError where the disk refuses.
         """
-        self.store.sync(self._unsettled & self._named(also))
-        self._unsettled.clear()
+        self.store.sync(self._unsynced & self._named(also))
+        self._unsynced.clear()
 
-    def keep(self, also: Collection[str] = (), *, more_come: bool = False) -> None:
+    def collect_garbage(self, also: Collection[str] = (), *, more_come: bool = False) -> None:
         """Remove all contents except those of the records and of `also` (digests).
 
         more_come: whether more uploads will come, for which the files of removed contents can be

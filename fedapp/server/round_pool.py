@@ -78,7 +78,9 @@ class RoundPool:
         members the new version has the content of the last one.
         """
         own = self.read(self.common(role))
-        heard = [(weight, _Reading(partial(self.read, r)), r) for weight, r in parts if weight > 0]
+        heard = [
+            (weight, _MemberReader(partial(self.read, r)), r) for weight, r in parts if weight > 0
+        ]
         members = [Member(r.site, weight, reading) for weight, reading, r in heard]
         floating = [name for name, tensor in own.items() if tensor.is_floating_point()]
         weights = [name for name in floating if name in self.weights]
@@ -86,26 +88,26 @@ class RoundPool:
         lengths: list[tuple[float, float]] = []
         total = self.rule.start(own)
         for member, (_, reading, _) in zip(members, heard, strict=True):
-            with reading.at_hand() as params:
+            with reading.in_memory() as params:
                 # The distances of its weights and of its statistics from the server's content.
                 far = rough_length(params, own, weights), rough_length(params, own, others)
                 lengths.append(far)
                 total = self.rule.accumulate(total, member)
-        near = members if self.rule.masked else self._near(members, lengths, role)
+        near = members if self.rule.masked else self._without_outliers(members, lengths, role)
         if len(near) < len(members):
             total = reduce(self.rule.accumulate, near, self.rule.start(own))
-        mean = self._finished(total, own, role) if near else own
-        return self.pool.made(to_bytes(mean, self.transport), self.round, role)
+        mean = self._finish(total, own, role) if near else own
+        return self.pool.add_server_content(to_bytes(mean, self.transport), self.round, role)
 
-    def _finished(self, total: Any, own: Params, role: str) -> Params:
+    def _finish(self, total: Any, own: Params, role: str) -> Params:
         """Finish an average, store what the rule remembers, and return the server's next content.
 
         total: what the rule has accumulated. own: the server's last content.
         """
-        before = Memory(self.remembered, self.pool.remembered(role))
+        before = Memory(self.remembered, self.pool.rule_memory(role))
         average = self.rule.finish(total, own, self.weights, before)
         self.remembered.update(average.memory.sites)
-        self.pool.remember(average.memory.tensors, self.round, role)
+        self.pool.store_rule_memory(average.memory.tensors, self.round, role)
         if average.left_out:
             log.info("round %d: left out of the average: site %s", self.round, average.left_out)
         made = own if average.params is None else average.params
@@ -118,9 +120,9 @@ class RoundPool:
 
     def put(self, params: Params, role: str) -> ModelRef:
         """Store these tensors as the server's newest content of a role."""
-        return self.pool.made(to_bytes(params, self.transport), self.round, role)
+        return self.pool.add_server_content(to_bytes(params, self.transport), self.round, role)
 
-    def _near(
+    def _without_outliers(
         self, members: Sequence[Member], lengths: Sequence[tuple[float, float]], role: str
     ) -> list[Member]:
         """Return the members that do not lie far beyond the others, and update `moves`.
@@ -148,19 +150,19 @@ class RoundPool:
         return PARSED_MODELS.get(ref.digest, self.pool.get, schema, owner, self.transport)
 
 
-class _Reading:
-    """Reads the tensors of a member: only once while `at_hand` is open, otherwise at each call."""
+class _MemberReader:
+    """Reads the tensors of a member: once while `in_memory` is open, otherwise at each call."""
 
     def __init__(self, read: Callable[[], Params]) -> None:
         self._read = read
         self._held: Params | None = None
 
     def __call__(self) -> Params:
-        """Return the tensors. They are read again unless they are at hand."""
+        """Return the tensors. They are read again unless they are held in memory."""
         return self._read() if self._held is None else self._held
 
     @contextmanager
-    def at_hand(self) -> Iterator[Params]:
+    def in_memory(self) -> Iterator[Params]:
         """Read the tensors and hold them inside the block, so that one member is in memory."""
         self._held = self._read()
         try:

@@ -142,7 +142,7 @@ class Standing:
             self,
             choice=self.choice.after(found) if found else self.choice,
             latest={**self.latest, **reply.evaluations},
-            means={**self.means, **_means(reply)},
+            means={**self.means, **_summed_accuracies(reply)},
             epsilon=reply.metrics.get(EPSILON, self.epsilon),
             of_patients=self.of_patients or bool(reply.metrics.get(EPSILON_OF_PATIENTS, 0)),
             steps=self.steps + reply.metrics.get(STEPS, 0),
@@ -189,7 +189,7 @@ class Standings:
         """
         found: dict[str, dict[int, float]] = {}
         for site, standing in self.sites.items():
-            _note(found, site, standing.latest, standing.means)
+            _update_accuracies(found, site, standing.latest, standing.means)
         return found
 
     def _spread(self) -> Row:
@@ -211,7 +211,7 @@ class Standings:
         """
         found: dict[str, Counts] = {}
         for standing in self.sites.values():
-            _pool(found, {}, standing.latest)
+            _update_pooled(found, {}, standing.latest)
         return found
 
     def accuracies(self) -> dict[str, list[float]]:
@@ -233,12 +233,12 @@ class Standings:
         for site, used in self._measured.get(part, {}).items():
             instead = {
                 "tuned": common.get(site, used),
-                "alone": 1 / self._choices(site),
+                "alone": 1 / self._num_choices(site),
             }
             found.append(own[site] if site in own else instead.get(answer, used))
         return found
 
-    def _choices(self, site: int) -> int:
+    def _num_choices(self, site: int) -> int:
         """Return among how many answers a site's model chooses: its classes, or 2 of a finding."""
         standing = self.sites[site]
         names = len(standing.facts.classes)
@@ -264,10 +264,10 @@ class Standings:
         """
         measured, pooled = self._measured, self._pooled
         for reply in replies:
-            _pool(pooled, self.sites[reply.site].latest, reply.evaluations)
+            _update_pooled(pooled, self.sites[reply.site].latest, reply.evaluations)
             before = self.sites[reply.site]
             self.sites[reply.site] = before.after(reply, joins_at, metric, least)
-            _note(measured, reply.site, reply.evaluations, _means(reply))
+            _update_accuracies(measured, reply.site, reply.evaluations, _summed_accuracies(reply))
         for site in skipped.keys() & self.sites.keys():
             standing = self.sites[site]
             self.sites[site] = replace(standing, rounds_skipped=standing.rounds_skipped + 1)
@@ -281,7 +281,7 @@ class Standings:
             "mean_test_accuracy_before_training": _mean(
                 [a for r in replies if (a := _accuracy(r, "test_before")) is not None]
             ),
-            "sites_evaluated": sum(self._sites(site, "test") for site in measured.get("test", {})),
+            "sites_evaluated": sum(self._sites_behind(k, "test") for k in measured.get("test", {})),
             "pseudo_label_error": error,
             # The warm-up of a site that joins late belongs to round 0, and does not count here.
             "trained": sum(_trained(replies, number).values()),
@@ -303,19 +303,19 @@ class Standings:
             row["joined"] = late
         if number > 0 and _better(row, self.best, "mean_test_accuracy"):
             self.best = row
-            self._mark("best_round_accuracy")
+            self._store_test_accuracy("best_round_accuracy")
         if number > 0 and _better(row, self.best_by_validation, "mean_val_accuracy"):
             self.best_by_validation = row
-            self._mark("by_validation_accuracy")
+            self._store_test_accuracy("by_validation_accuracy")
         return row
 
-    def _sites(self, site: int, part: str) -> int:
+    def _sites_behind(self, site: int, part: str) -> int:
         """Return for how many sites an entry stands: 1, or with masked sums as many as reported."""
         of = self.sites[site].means.get(part)
         return of.sites if of else 1
 
     @property
-    def _find(self) -> bool:
+    def _answers_findings(self) -> bool:
         """Whether the answers of sites are findings; False before the first answer."""
         return any(len(of) > self._names for of in self._pooled.values())
 
@@ -390,7 +390,7 @@ class Standings:
                 pooled.add(np.array(found.scores, dtype=np.int64), number != ALL_SITES)
         return pooled.rows()
 
-    def _mark(self, name: str) -> None:
+    def _store_test_accuracy(self, name: str) -> None:
         """Store every site's accuracy on its test images in the field `name` of its record."""
         for site, standing in self.sites.items():
             if getattr(standing, name) != (accuracy := standing.accuracy("test")):
@@ -420,7 +420,7 @@ class Standings:
                 "val": site.facts.val,
                 "test": site.facts.test,
                 "classes": len(site.facts.classes),
-                **({"findings": len(site.facts.classes)} if self._find else {}),
+                **({"findings": len(site.facts.classes)} if self._answers_findings else {}),
                 "test_classes": site.test_classes,
                 "warmup_accuracy": site.warmup_accuracy,
                 "final_accuracy": site.accuracy("test"),
@@ -531,7 +531,7 @@ def spread(accuracies: Sequence[float]) -> Row:
     }
 
 
-def _note(
+def _update_accuracies(
     measured: dict[str, dict[int, float]],
     site: int,
     evaluations: Mapping[str, Evaluation],
@@ -549,7 +549,7 @@ def _note(
             of_part[site] = means[part].mean if part in means else result.accuracy
 
 
-def _means(reply: Reply) -> dict[str, SummedAccuracies]:
+def _summed_accuracies(reply: Reply) -> dict[str, SummedAccuracies]:
     """Return what a masked sum reports of its sites' accuracies, by part; {} of a plain reply."""
     said = reply.metrics
     return {
@@ -565,7 +565,7 @@ def _trained(replies: Sequence[Reply], number: int) -> dict[int, int]:
     return {reply.site: int(reply.metrics.get(TRAINED, 1)) for reply in learned}
 
 
-def _pool(
+def _update_pooled(
     pooled: dict[str, Counts], before: Mapping[str, Evaluation], now: Mapping[str, Evaluation]
 ) -> None:
     """Replace a site's earlier confusion matrices by its new ones in the sums over all sites."""

@@ -54,20 +54,20 @@ def test_a_masked_sum_hears_members_however_far_they_seem_to_be(tmp_path):
 
 def test_what_a_rule_remembers_is_kept_until_the_next_average(tmp_path):
     rnd = pool_of(tmp_path, [model(1), model(3)], server=model(7), robust=f"{HERE}:Latest")
-    assert rnd.pool.remembered("model") == {}
+    assert rnd.pool.rule_memory("model") == {}
     assert content(rnd, rnd.average([(1, rnd.latest(0)), (1, rnd.latest(1))]))["weight"][0, 0] == 3
-    rnd.pool.keep()
+    rnd.pool.collect_garbage()
     again = ModelPool.from_plain(rnd.pool.store, rnd.pool.to_plain())
-    assert torch.equal(again.remembered("model")["latest.weight"], model(7)["weight"])
+    assert torch.equal(again.rule_memory("model")["latest.weight"], model(7)["weight"])
     assert rnd.remembered == {1: 1.0}
     rnd.average([(1, rnd.latest(1))])
     assert (
         rnd.remembered == {1: 2.0}
         and rnd.pool.contents[RULE_MEMORY_SITE, "remembered_model"].version == 2
     )
-    assert rnd.pool.remembered("model")["latest.weight"][0, 0] == 3
-    rnd.pool.remember(Memory().tensors, 9, "model")
-    assert rnd.pool.remembered("model") == {}
+    assert rnd.pool.rule_memory("model")["latest.weight"][0, 0] == 3
+    rnd.pool.store_rule_memory(Memory().tensors, 9, "model")
+    assert rnd.pool.rule_memory("model") == {}
     assert (RULE_MEMORY_SITE, "remembered_model") not in rnd.pool.contents
 
 

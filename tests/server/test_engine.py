@@ -16,7 +16,6 @@ from safetensors.torch import load, save
 from fedapp.core.disk import write_atomic, write_error
 from fedapp.core.errors import RunError, StoreError
 from fedapp.core.progress import Progress
-from fedapp.experiment.resume import open_run
 from fedapp.learn.params import digest_of
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.protocol.messages import (
@@ -28,10 +27,9 @@ from fedapp.protocol.messages import (
     SiteFacts,
 )
 from fedapp.protocol.store import ModelStore
-from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
 from fedapp.simulation.in_process import Loopback, carried
-from fedapp.site.federation import federation_of
+from tests.server.driving import drive
 from tests.small import small
 
 
@@ -51,15 +49,9 @@ class Transport(Loopback):
 
 
 def start(root, name="run", tamper=lambda task, incoming: incoming, carrier=Transport, **changes):
-    """Run a small federation; return its summary, its folder and what carried its messages."""
+    """Run a small federation; return its summary and its folder."""
     experiment = small(**{"runtime__out": str(root), "runtime__run_name": name, **changes})
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    transport = carrier(experiment, federation, store, folder.sites_root, tamper)
-    with Progress() as progress:
-        summary = Engine(experiment, transport, folder, store, progress, Ledger()).run()
-    return summary, folder, transport
+    return drive(experiment, lambda *parts: carrier(*parts, tamper))
 
 
 @pytest.fixture
@@ -70,7 +62,7 @@ def run(tmp_path):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Summary and folder of a run that nobody disturbs."""
-    return start(tmp_path_factory.mktemp("whole"))[:2]
+    return start(tmp_path_factory.mktemp("whole"))
 
 
 def rows(folder):
@@ -97,7 +89,7 @@ def uploads(folder):
 
 
 def test_runs_of_one_seed_are_equal_bit_for_bit_and_of_another_are_not(run, whole):
-    _, again, _ = run()
+    _, again = run()
     assert rows(again) == rows(whole[1])
     assert uploads(again) == uploads(whole[1])  # digests of every site's model
     assert len(rows(again)) == 5  # warm-up and four rounds
@@ -137,7 +129,7 @@ def test_a_run_cut_in_a_round_resumes_to_the_same_bits(run, whole, cut):
 
     with pytest.raises(Stop):
         run("cut", power_cut)
-    _, resumed, _ = run("cut", runtime__resume=True)
+    _, resumed = run("cut", runtime__resume=True)
     assert results(resumed) == results(whole[1])
     assert uploads(resumed) == uploads(whole[1])
     assert said(resumed) == said(whole[1])
@@ -253,7 +245,7 @@ def test_one_bad_site_is_skipped_named_and_counted(with_a_bad_site, number, name
 
 
 def test_a_site_that_was_bad_is_believed_again(with_a_bad_site):
-    summary, folder, _ = with_a_bad_site
+    summary, folder = with_a_bad_site
     assert rows(folder)[-1]["skipped"] == {}
     assert summary["mean_test_accuracy"]["final"] is not None
 
@@ -274,7 +266,7 @@ def test_what_was_never_sent_is_not_counted_as_sent(run):
         lost = tampering(
             lambda task, incoming, took=took: Incoming(Refusal(2, 1, "gone"), sent=took)
         )
-        _, folder, _ = run(name, lost, rounds__num_rounds=1, rounds__sample_rate=1.0)
+        _, folder = run(name, lost, rounds__num_rounds=1, rounds__sample_rate=1.0)
         assert list(rows(folder)[1]["skipped"]) == ["2"]
         sent.append(rows(folder)[1]["bytes_down"])
     assert sent[0] > sent[1] > 0
@@ -306,7 +298,7 @@ def test_a_huge_upload_is_left_out_of_the_average_named_and_ends_nothing(
     run, without_site_2, capsys, factor
 ):
     """The others learn what they would have learned had that site said nothing in the round."""
-    _, folder, _ = run(tamper=tampering(longer(factor)), **AVERAGED)
+    _, folder = run(tamper=tampering(longer(factor)), **AVERAGED)
     learned = [
         [row["mean_test_accuracy_common"] for row in rows(one)] for one in (folder, without_site_2)
     ]
@@ -343,7 +335,7 @@ def test_too_few_answers_end_the_run_with_a_reason_and_a_checkpoint(run, whole):
         RunError, match=r"round 2: 0 of .* answered.*runtime.resume=true runtime.run_name=poor"
     ):
         run("poor", nobody)
-    _, folder, _ = run("poor", runtime__resume=True)
+    _, folder = run("poor", runtime__resume=True)
     assert results(folder) == results(whole[1])
 
 
@@ -367,7 +359,7 @@ def test_a_full_disk_ends_the_run_with_its_name_and_loses_nothing(run, whole, mo
     ):
         run("full")
     monkeypatch.undo()
-    _, folder, _ = run("full", runtime__resume=True)
+    _, folder = run("full", runtime__resume=True)
     assert results(folder) == results(whole[1])
 
 
@@ -384,7 +376,7 @@ def test_a_damaged_pool_file_skips_those_who_need_it_and_the_run_goes_on(run, tm
             models[task.site] = incoming.answer.model
         return incoming
 
-    summary, _, _ = run("damaged", damage)
+    summary, _ = run("damaged", damage)
     assert cut
     assert summary["mean_test_accuracy"]["final"] is not None
 
@@ -401,7 +393,7 @@ def test_two_sites_with_the_same_model_are_both_believed(run):
                 return Incoming(replace(incoming.answer, model=digest), {digest: first["blob"]})
         return incoming
 
-    _, folder, _ = run(tamper=copycat)
+    _, folder = run(tamper=copycat)
     assert all(row["skipped"] == {} for row in rows(folder))
 
 
@@ -413,7 +405,7 @@ def test_a_repeated_missing_is_sent_and_counted_once(run, whole):
         return incoming
 
     asked = []
-    summary, folder, _ = run(tamper=greedy)
+    summary, folder = run(tamper=greedy)
     assert summary["models_sent"] == whole[0]["models_sent"] + 1
     assert rows(folder)[1]["skipped"] == {}
 
@@ -469,7 +461,7 @@ def test_order_of_answers_does_not_matter(run, whole):
         def exchange(self, outbox, fetch, deadline_s):
             return reversed(list(super().exchange(outbox, fetch, deadline_s)))
 
-    _, folder, _ = run("backwards", carrier=Backwards)
+    _, folder = run("backwards", carrier=Backwards)
     assert rows(folder) == rows(whole[1])
 
 
@@ -481,7 +473,6 @@ class Remote(Loopback):
 
     def __init__(self, experiment, federation, store, sites_root, mischief):
         self.experiment, self.root, self.mischief = experiment, sites_root, mischief
-        self.sent = 0
         self.sites = {
             k: federation.site(
                 k,
@@ -496,19 +487,26 @@ class Remote(Loopback):
     def exchange(self, outbox, fetch, deadline_s):
         self.mischief(outbox[0].task.round, self.root)
         for out in outbox:
-            self.sent += len(out.attach)
+            self.count(len(out.attach))
             payloads = {digest: fetch(digest) for digest in out.attach}
             yield out.task.site, carried(self.sites[out.task.site].handle(out.task, payloads))
 
+    def count(self, number):
+        """Take note of how many models were sent."""
+
 
 def no_mischief(number, root):
-    pass
+    """Leave the sites as they are."""
 
 
-def test_sites_with_their_own_disks_give_the_same_run_and_the_ledger_is_what_was_sent(run, whole):
-    summary, folder, transport = run("remote", no_mischief, Remote)
+def test_sites_with_their_own_disks_give_the_same_run_and_the_ledger_is_what_was_sent(
+    run, whole, monkeypatch
+):
+    sent = []
+    monkeypatch.setattr(Remote, "count", lambda self, number: sent.append(number))
+    summary, folder = run("remote", no_mischief, Remote)
     assert rows(folder) == rows(whole[1])
-    assert summary["models_sent"] == transport.sent > 0
+    assert summary["models_sent"] == sum(sent) > 0
 
 
 def test_a_sites_store_never_holds_more_than_its_list_and_what_is_up_for_replacement(
@@ -526,8 +524,8 @@ def test_a_sites_store_never_holds_more_than_its_list_and_what_is_up_for_replace
 
     monkeypatch.setattr(ModelStore, "put", put)
     changes = {"rounds__num_rounds": 8, "rounds__sample_rate": 0.6}
-    _, _, transport = run("bounded", no_mischief, Remote, **changes)
-    method = transport.experiment.method
+    run("bounded", no_mischief, Remote, **changes)
+    method = small().method
     assert len(most) == 5
     assert 3 <= max(most.values()) <= method.helper_list_size + method.num_replaced
     for root in most:
@@ -549,14 +547,14 @@ def test_sites_that_lose_or_damage_what_they_hold_are_healed_and_nothing_changes
             for path in root.glob("*/*/**/*.safetensors"):
                 path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
-    _, folder, _ = run("healed", lose, Remote)
+    _, folder = run("healed", lose, Remote)
     assert results(folder) == results(whole[1])
     assert all(row["skipped"] == {} for row in rows(folder))
 
 
 @pytest.mark.parametrize(("sites", "alpha", "subset"), [(1, 1.0, 60), (12, 0.05, 60)])
 def test_a_single_site_and_sites_without_images_run_to_the_end(run, sites, alpha, subset):
-    summary, folder, _ = run(
+    summary, folder = run(
         split__num_clients=sites, split__dirichlet_alpha=alpha, data__subset=subset
     )
     assert summary["sites"] == sites

@@ -5,22 +5,17 @@ from dataclasses import replace
 import pytest
 
 from fedapp.core.errors import RunError
-from fedapp.core.progress import Progress
-from fedapp.experiment.resume import open_run
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.averaging.lg_fedavg import LgFedAvg
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.protocol.messages import Incoming, Refusal
-from fedapp.protocol.store import ModelStore
-from fedapp.protocol.traffic import Ledger
-from fedapp.server.engine import Engine
 from fedapp.server.phases import NOT_CONNECTED
 from fedapp.simulation.in_process import Loopback
-from fedapp.site.federation import federation_of
 from tests.flower.results import results, rows
 from tests.methods.conformance import Deal, named, toy
+from tests.server.driving import drive
 
 DEALS = (Deal(9, 12), Deal(12, 6), Deal(0, 9), Deal(10, 8))
 UM = UmPfssl(helper_list_size=3, num_replaced=1, search_rounds=2, update_every=2, mc_samples=2)
@@ -72,18 +67,18 @@ def run(tmp_path, capsys):
     def go(name, comes=(), prepare=lambda transport: None, method=UM, first=0, **changes):
         settings = {"rounds__num_rounds": 4, **changes}
         experiment = toy(method, tmp_path, DEALS, name=f"{name}-run", **settings)
-        federation = federation_of(experiment)
-        folder = open_run(experiment, federation.manifest)
-        store = ModelStore(folder.pool_root)
-        transport = Late(experiment, federation, store, folder.sites_root, dict(comes), first)
-        prepare(transport)
-        with Progress() as progress:
-            engine = Engine(experiment, transport, folder, store, progress, Ledger())
-            try:
-                transport.summary = engine.run()
-            finally:
-                transport.said = capsys.readouterr().out
-        transport.folder = folder
+        made = []
+
+        def carrier_of(*parts):
+            made.append(transport := Late(*parts, dict(comes), first))
+            prepare(transport)
+            return transport
+
+        capsys.readouterr()  # of a run that was cut before
+        summary, folder = drive(experiment, carrier_of)
+        [transport] = made
+        transport.summary, transport.folder = summary, folder
+        transport.said = capsys.readouterr().out
         return transport
 
     return go
@@ -201,30 +196,6 @@ def test_a_newcomer_that_does_not_fit_is_left_out_and_named_once(run, changes, r
     assert asked == [changes.get("site", 3)] * 4  # asked again in every round
     assert late.summary["sites"] == 3
     assert {t.site for t, _ in late.seen} == {0, 1, 2}
-
-
-def test_one_that_comes_back_with_other_data_waits_until_they_are_restored(run):
-    with pytest.raises(Stop):
-        run("cut", prepare=cut(2))
-
-    def prepare(transport):
-        other(1, labelled=99)(transport)
-        ask = transport.newcomers
-
-        def newcomers():
-            came = ask()
-            if transport.round == 4:  # round 3: its data are as they were
-                came = [transport.sites[1].facts()]
-                transport.facts_of.clear()
-            return came
-
-        transport.newcomers = newcomers
-
-    resumed = run("cut", {1: 2}, prepare, first=2, runtime__resume=True)
-    why = "site 1 left out: it holds other data than before (labelled is 99, was 12); restore its"
-    assert resumed.said.count(why) == 1
-    assert "site 1 is back in round 3" in resumed.said
-    assert [r["skipped"] for r in rows(resumed.folder.path)[2:]] == [{"1": NOT_CONNECTED}, {}, {}]
 
 
 def test_a_newcomer_that_fails_its_warm_up_does_not_end_the_run(run):

@@ -162,38 +162,12 @@ def test_more_than_a_third_lost_is_no_sum(tmp_path, monkeypatch):
         run_loopback(experiment(tmp_path, **{"rounds.deadline_s": 0.5}))
 
 
-def test_what_a_server_asks_for_is_written_down_before(tmp_path, monkeypatch):
-    """The attempt before keys are asked for; and all that opens it before anybody confirms it.
-
-    A server that forgot an attempt would ask for it again, and its sites refuse; one that forgot
-    whom they confirmed could never open that sum, and they never go back.
-    """
-    honest, seen = Loopback.exchange, []
-
-    def exchange(self, outbox, fetch, deadline_s):
-        task = outbox[0].task
-        place = tmp_path / "run" / "sums" / f"{task.round}-{task.sum.number}"
-        attempts = json.loads(place.with_suffix(".attempts").read_text())
-        assert attempts["attempt"] == task.sum.attempt
-        announced = {one["site"] for one in attempts["announced"]}
-        assert (task.sum.stage == "announce") != (announced == set(range(6)))
-        closed = task.sum.stage in ("confirm", "open")
-        assert place.with_suffix(".closed").exists() == closed and not place.exists()
-        seen.append(task.sum.stage)
-        yield from honest(self, outbox, fetch, deadline_s)
-
-    monkeypatch.setattr(Loopback, "exchange", exchange)
-    over = {"rounds.num_rounds": 1, "rounds.sample_rate": 1.0, "training.warmup_rounds": 1}
-    run_loopback(experiment(tmp_path, **over))
-    assert seen[:5] == ["announce", "share", "add", "confirm", "open"]
-
-
 def test_who_added_before_is_sent_what_others_announced_since():
     """A site of the first attempt that is gone in the second is shown as it announced itself."""
     before, now = Sum(np.zeros((5, 1))), Sum(np.zeros((4, 1)), context=replace(CONTEXT, attempt=3))
     used = tuple(now.announcements.values())
     newest = {**before.announcements, **now.announcements}
-    linked = partial(SummedPhases._linked, None, now.context)
+    linked = partial(SummedPhases._member_steps, None, now.context)
     for step in linked("add", used, newest.values()).values():
         assert step.announcements == used and step.earlier == (before.announcements[4],)
         assert step.earlier[0].attempt == 2 and step.attempt == 3
@@ -444,7 +418,7 @@ def test_all_who_are_here_or_the_cohort_are_asked_each_for_its_own(tmp_path):
     """With its own model and what it keeps to itself; other contents come where work is done."""
     run = Adding(tmp_path)
     run.server.cohort = frozenset(range(4))
-    sent = run.phases.pool.made(to_bytes({"w": torch.ones(2)}), 1)
+    sent = run.phases.pool.add_server_content(to_bytes({"w": torch.ones(2)}), 1)
     assert run.sum(server=(sent,)) and run.sum(site=ALL_SITES) and run.sum(round=2)
     numbers = [(task.round, task.sum.number) for task in run.asked]
     assert list(dict.fromkeys(numbers)) == [(1, 0), (1, 1), (2, 0)]
@@ -647,6 +621,12 @@ def test_who_opens_wrong_shares_is_named_and_the_sum_is_right(tmp_path):
 def test_a_server_killed_in_a_step_goes_on_and_one_that_has_the_sum_asks_nobody(
     stage, attempts, tmp_path
 ):
+    """What it asks for is written down before: the attempt, and all that opens what is confirmed.
+
+    A server that forgot an attempt would ask for it again, and its sites refuse; one that forgot
+    whom they confirmed could never open that sum.
+    """
+
     def killed(task, incoming):
         if (task.site, task.sum.stage) == (2, stage) and not run.tampered:
             run.tampered = True

@@ -90,10 +90,10 @@ def test_keep_drops_what_nobody_refers_to(pool: ModelPool) -> None:
     helper = pool.upload(1, digest_of(b"a"), b"a", 1)
     dropped = pool.upload(1, digest_of(b"b"), b"b", 2)
     last = pool.upload(1, digest_of(b"c"), b"c", 3)
-    pool.keep({helper.digest})
+    pool.collect_garbage({helper.digest})
     assert pool.store.digests() == {pool.initial.digest, helper.digest, last.digest}
     assert dropped.digest not in pool.store.digests()
-    pool.keep()
+    pool.collect_garbage()
     assert pool.store.digests() == {pool.initial.digest, last.digest}
 
 
@@ -104,7 +104,7 @@ def test_what_is_dropped_is_no_longer_known_as_parsed(pool: ModelPool) -> None:
         ref = pool.upload(1, digest_of(blob), blob, round)
         PARSED_MODELS.get(ref.digest, pool.get, schema, "it", TransportSettings())
     before = PARSED_MODELS.cache.used
-    pool.keep(more_come=True)
+    pool.collect_garbage(more_come=True)
     assert PARSED_MODELS.cache.used == before - 8
     PARSED_MODELS.get(
         digest_of(last), {}.__getitem__, schema, "it", TransportSettings()
@@ -115,7 +115,7 @@ def test_w_0_is_kept_when_every_site_has_left_it(tmp_path: Path) -> None:
     pool = ModelPool(ModelStore(tmp_path))
     first = pool.start((0,), b"w_0")
     pool.upload(0, digest_of(b"a"), b"a", 1)
-    pool.keep()
+    pool.collect_garbage()
     assert pool.get(first.digest) == b"w_0"
 
 
@@ -161,7 +161,7 @@ def test_what_the_records_or_a_method_name_is_brought_to_the_disk_together_once(
     monkeypatch.setattr(pool.store, "sync", lambda digests: settled.append(set(digests)))
     for blob in (b"older", b"listed", b"a"):  # of versions in a round the records name the newest
         pool.upload(1, digest_of(blob), blob, 3)
-    pool.made(b"mean", 3)
-    pool.settle({digest_of(b"listed"), pool.initial.digest})
-    pool.settle()
+    pool.add_server_content(b"mean", 3)
+    pool.sync({digest_of(b"listed"), pool.initial.digest})
+    pool.sync()
     assert settled == [{digest_of(b"a"), digest_of(b"mean"), digest_of(b"listed")}, set()]

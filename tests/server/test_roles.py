@@ -115,7 +115,7 @@ def test_the_newest_uploads_are_those_of_the_latest_round_that_the_pool_knows_of
         engine.pool.join(site)
         engine.pool.upload(site, digest_of(content(site)), content(site), number)
     refs = {engine.pool.latest(site) for site in (5, 6, 7)}
-    assert engine.phases._newest(refs | {ModelRef(8, 9, "c" * 64)}) == {6, 7}
+    assert engine.phases._newest_sites(refs | {ModelRef(8, 9, "c" * 64)}) == {6, 7}
 
 
 @pytest.mark.parametrize("of_new", [False, True])

@@ -57,7 +57,7 @@ def test_the_mean_is_weighted_and_becomes_the_servers_next_version(tmp_path):
     assert rnd.pool.contents[SERVER_SITE, MODEL].round == 7
     again = rnd.average([(1, rnd.latest(1))])
     assert again.version == 2 and rnd.trained() == (0, 1), "the server is no site that trained"
-    rnd.pool.keep()
+    rnd.pool.collect_garbage()
     assert rnd.pool.store.has(again.digest) and not rnd.pool.store.has(made.digest)
     resumed = ModelPool.from_plain(rnd.pool.store, rnd.pool.to_plain())
     assert resumed.latest(SERVER_SITE) == again
