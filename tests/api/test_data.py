@@ -123,6 +123,7 @@ def test_sites_keep_their_parts_and_are_standardised_by_their_training_inputs():
 
 
 PAIR = (ROWS, LABELS)
+FINDINGS = torch.stack([LABELS, 1 - LABELS], 1)
 
 
 @pytest.mark.parametrize(("wrong", "says"), [
@@ -149,6 +150,14 @@ PAIR = (ROWS, LABELS)
     (lambda: Federation.dealt(TensorDataset(ROWS)), r"items must be \(input, label\)"),
     (lambda: Federation.dealt(TensorDataset(ROWS[:0], LABELS[:0])), "is empty"),
     (lambda: Federation.dealt(Pictures("CMYK")), "mode CMYK"),
+    (lambda: Federation.dealt((ROWS, FINDINGS)), "findings are not dealt by class"),
+    (lambda: Federation([Site((ROWS, FINDINGS * 2))]), "must be 1 "),
+    (lambda: Federation([Site((ROWS, FINDINGS[:3]))]), "one per input"),
+    (lambda: Federation([Site((ROWS, np.ones((8, 2))))]), "must be integers"),
+    (lambda: Federation([Site((ROWS, FINDINGS))], classes=["a"]), "labels have 2: name each"),
+    (lambda: Federation([Site((ROWS, FINDINGS))], classes=["a,b", "c"]), "no comma"),
+    (lambda: Federation([Site((ROWS, FINDINGS)), Site((ROWS, FINDINGS[:, :1]))]), "of 1 and 2 fin"),
+    (lambda: Federation([Site((ROWS, FINDINGS)), Site(PAIR)]), "of no and 2 findings"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_a_line(wrong, says):
     with pytest.raises(FedAppError, match=says) as error:

@@ -2,12 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
 import fedapp
-from fedapp.evaluation.classification_metrics import MIN_CLASS_IMAGES
 from fedapp.evaluation.findings import one_vs_rest_by_finding
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import IN_MEMORY, method_presets
@@ -123,28 +121,6 @@ def test_what_is_like_fedavg_learns_findings_from_labels_alone(method):
     run = fedapp.run(fedapp.Federation([site] * 2), method, settings=settings, quiet=True)
     read = 2 * int((y[:, 0] >= 0).sum())
     assert run.summary["by_class"][0]["read"] == read
-
-
-ROWS = torch.randn(2 * MIN_CLASS_IMAGES, 3)
-PAIR = ROWS, torch.arange(2 * MIN_CLASS_IMAGES * 2).view(-1, 2) % 2
-
-
-@pytest.mark.parametrize(("wrong", "says"), [
-    (lambda: fedapp.Federation([fedapp.Site((ROWS, PAIR[1] * 2))]), "must be 1 "),
-    (lambda: fedapp.Federation([fedapp.Site(PAIR)], classes=["a"]), "labels have 2: name each"),
-    (lambda: fedapp.Federation([fedapp.Site(PAIR)], classes=["a,b", "c"]), "no comma"),
-    (lambda: fedapp.Federation([fedapp.Site(PAIR), fedapp.Site((ROWS, PAIR[1][:, :1]))]),
-     "labels of 1 and 2 findings"),
-    (lambda: fedapp.Federation([fedapp.Site(PAIR), fedapp.Site((ROWS, PAIR[1][:, 0]))]),
-     "labels of no and 2 findings"),
-    (lambda: fedapp.Federation([fedapp.Site((ROWS, PAIR[1][:3]))]), "one per input"),
-    (lambda: fedapp.Federation([fedapp.Site((ROWS, np.ones((20, 2))))]), "must be integers"),
-    (lambda: fedapp.Federation.dealt(PAIR), "findings are not dealt by class"),
-])  # fmt: skip
-def test_what_cannot_be_used_is_refused_in_a_line(wrong, says):
-    with pytest.raises(fedapp.FedAppError, match=says) as error:
-        wrong()
-    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(("settings", "says"), [

@@ -5,11 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from sklearn import metrics as theirs
 from torch import nn
 
-from fedapp.core.errors import RunError
 from fedapp.evaluation.findings import (
     finding_matrices,
     flatten_findings,
@@ -126,13 +124,6 @@ def test_nothing_read_counts_nothing():
     assert empty == found
 
 
-def test_an_answer_that_is_nan_is_an_error():
-    scores, labels = drawn(0)
-    scores[labels[:, 1] >= 0, 1] = np.nan
-    with pytest.raises(RunError, match="answers NaN"):
-        one_vs_rest_by_finding(scores, labels, 0.9)
-
-
 def test_read_alone_goes_image_by_image():
     pairs, labels, image, of = flatten_findings(
         np.array([[0.75, 0.25], [0.5, 1.0]]), np.array([[1, -1], [0, 1]])
@@ -156,9 +147,3 @@ def test_the_verdict_is_of_images_as_wholes():
     assert few.gain is None and "findings read in 19 test images" in few.line
     by = verdict(joined, alone, truth, "balanced_accuracy", np.arange(100) // 10)
     assert by.gain is None and "of 10 patients" in by.line
-
-
-def test_the_loss_is_torchs_where_all_is_read():
-    logits, labels = torch.randn(7, 4), torch.randint(0, 2, (7, 4))
-    expected = F.binary_cross_entropy_with_logits(logits, labels.float())
-    torch.testing.assert_close(finding_loss(SAME, logits, labels), expected)

@@ -20,28 +20,19 @@ from fedapp.experiment.config import config_keys
 ROOT = Path(__file__).parents[2]
 
 
-def test_names() -> None:
-    assert complete_preset("digits_") == ["digits_demo", "digits_server", "digits_sites"]
-    assert complete_preset("nothing") == []
-    assert {"fashion_mnist", "fashion_mnist_small"} <= {*complete_grid("fashion")}
-    assert complete_grid("smal") == ["small"]
-
-
-def test_a_list_of_methods_goes_on_after_its_comma() -> None:
-    assert complete_methods("fedb") == ["fedbn", "fedbn_sl"]
-    assert complete_methods("fedavg,loc") == ["fedavg,local_only"]
-
-
-def test_keys_and_the_method_presets() -> None:
-    assert complete_override("training.le") == ["training.learning_rate="]
-    assert complete_override("method.preset=fedp") == [
-        "method.preset=fedper",
-        "method.preset=fedpl",
-        "method.preset=fedprox",
-        "method.preset=fedprox_ft",
-        "method.preset=fedprox_sl",
-    ]
-    assert complete_override("seed=3") == []
+@pytest.mark.parametrize(("complete", "typed", "offered"), [
+    (complete_preset, "digits_", "digits_demo digits_server digits_sites"),
+    (complete_preset, "nothing", ""),
+    (complete_grid, "fashion_mnist_sm", "fashion_mnist_small"),
+    (complete_grid, "smal", "small"),
+    (complete_methods, "fedb", "fedbn fedbn_sl"),
+    (complete_methods, "fedavg,loc", "fedavg,local_only"),
+    (complete_override, "training.le", "training.learning_rate="),
+    (complete_override, "method.preset=fedavg_s", "method.preset=fedavg_sl"),
+    (complete_override, "seed=3", ""),
+])  # fmt: skip
+def test_names_keys_and_values(complete, typed: str, offered: str) -> None:
+    assert complete(typed) == offered.split()
 
 
 def test_every_key_is_one_and_of_the_groups_none_is_lacking() -> None:
