@@ -115,8 +115,8 @@ def sensitivity_shortfall(least: float, confusion: Sequence[Sequence[int]]) -> f
     predicted class.
     """
     counts = np.asarray(confusion, dtype=np.int64)
-    said = sensitivity(counts)[counts.sum(-1) >= MIN_CLASS_IMAGES]
-    return max(least - float(said.min()), 0.0) if len(said) else 0.0
+    of_large_classes = sensitivity(counts)[counts.sum(-1) >= MIN_CLASS_IMAGES]
+    return max(least - float(of_large_classes.min()), 0.0) if len(of_large_classes) else 0.0
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ def one_vs_rest(probabilities: Values, labels: Counts, at_specificity: float) ->
 
 def mean_of_known(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that are known; None where none is."""
-    said = [one for one in values if one is not None]
-    return sum(said) / len(said) if said else None
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None
 
 
 def brier(probabilities: Values, labels: Counts) -> float | None:
@@ -198,9 +198,9 @@ def confusion_matrix(probabilities: Values, labels: Counts) -> Counts:
     return confusion_of_answers(probabilities.argmax(1), labels, probabilities.shape[1])
 
 
-def confusion_of_answers(said: Counts, labels: Counts, classes: int) -> Counts:
-    """Return the confusion matrix [C, C] of answers. said, labels: [n], in [0, C)."""
-    place = labels * classes + said
+def confusion_of_answers(predicted: Counts, labels: Counts, classes: int) -> Counts:
+    """Return the confusion matrix [C, C] of answers. predicted, labels: [n], in [0, C)."""
+    place = labels * classes + predicted
     return np.bincount(place, minlength=classes**2).reshape(classes, classes)
 
 

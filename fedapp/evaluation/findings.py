@@ -65,8 +65,8 @@ def metric_over_findings(metric: Metric, counts: Counts, names: int) -> float | 
     if len(counts) == names:
         return none_if_nan(float(METRICS[metric](counts)))
     pairs = finding_matrices(counts)
-    said = pairs[(pairs.sum(2) > 0).all(1)]
-    return mean_of_known([none_if_nan(float(one)) for one in METRICS[metric](said)])
+    with_both_classes = pairs[(pairs.sum(2) > 0).all(1)]
+    return mean_of_known([none_if_nan(float(one)) for one in METRICS[metric](with_both_classes)])
 
 
 def two_class_names(names: Sequence[str]) -> tuple[str, ...]:

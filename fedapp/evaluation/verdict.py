@@ -150,15 +150,15 @@ def _of_findings(
         only = f" of {people} patient{'s' * (people != 1)}" * (patients is not None)
         why = f"with findings read in {images} test image{'s' * (images != 1)}{only}"
         return Verdict("unknown", metric, images, why=why)
-    said, other = flat.argmax(1), flatten_findings(alone, labels)[0].argmax(1)
+    of_joined, of_alone = flat.argmax(1), flatten_findings(alone, labels)[0].argmax(1)
     first, classes = 2 * of, 2 * labels.shape[1]
-    found = _compared(first + said, first + other, first + truth, classes, metric, whose)
+    found = _compared(first + of_joined, first + of_alone, first + truth, classes, metric, whose)
     return replace(found, images=images, answers=len(truth), needed=None)
 
 
 def _compared(
-    said: NDArray[np.int64],
-    other: NDArray[np.int64],
+    of_joined: NDArray[np.int64],
+    of_alone: NDArray[np.int64],
     labels: NDArray[np.int64],
     classes: int,
     metric: Metric,
@@ -166,11 +166,11 @@ def _compared(
 ) -> Verdict:
     """Return the verdict from the answered classes of the joined model and of the one alone.
 
-    said, other: the answers of the two models, [n]. labels: [n]. All in [0, classes).
+    of_joined, of_alone: the answers of the two models, [n]. labels: [n]. All in [0, classes).
     """
     images = len(labels)
-    b = int(((said == labels) & (other != labels)).sum())
-    c = int(((said != labels) & (other == labels)).sum())
+    b = int(((of_joined == labels) & (of_alone != labels)).sum())
+    c = int(((of_joined != labels) & (of_alone == labels)).sum())
     needed = images_needed((b + c + 2) / (images + 2))
     if images < MIN_TEST_IMAGES:
         why = f"with {images} test image{'s' * (images > 1)}"
@@ -183,21 +183,21 @@ def _compared(
         gain, (low, high) = (b - c) / images, paired_interval(b, c, images)
         if patients is not None:
             drawn = bootstrap_weights(images, "verdict", groups=patients)
-            better = (said == labels).astype(int) - (other == labels)
+            better = (of_joined == labels).astype(int) - (of_alone == labels)
             ends = percentile_interval(drawn @ better / drawn.sum(1))
             assert ends is not None
             low, high = min(low, ends[0]), max(high, ends[1])
     else:
-        counts = confusion_of_answers(said, labels, classes)
+        counts = confusion_of_answers(of_joined, labels, classes)
         if not enough_images_per_class(counts):
             fewest = int(counts.sum(1)[counts.sum(1) > 0].min())
             plural = "s" * (fewest > 1)
             why = f"in {METRIC_NAMES[metric]}: some class has {fewest} test image{plural}"
             return Verdict("unknown", metric, images, why=why)
         of = METRICS[metric]
-        gain = float(of(counts) - of(confusion_of_answers(other, labels, classes)))
+        gain = float(of(counts) - of(confusion_of_answers(of_alone, labels, classes)))
         drawn = bootstrap_weights(images, "verdict", groups=patients)
-        both = [of(resampled_counts(drawn, one, labels, classes)) for one in (said, other)]
+        both = [of(resampled_counts(drawn, one, labels, classes)) for one in (of_joined, of_alone)]
         ends = percentile_interval(both[0] - both[1])
         if ends is None:
             why = f"in {METRIC_NAMES[metric]} on these images"

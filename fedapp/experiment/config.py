@@ -183,8 +183,8 @@ def _preset_and_overrides(
         named = given.get("method.name", values["method.name"])
         if named != values["method.name"]:
             rule = f"method.preset = {chosen!r} is {values['method.name']!r}"
-            said = {"method.name": named}
-            raise ConfigError(Problem(OVERRIDE, said, rule, "keep one of the two"))
+            named_method = {"method.name": named}
+            raise ConfigError(Problem(OVERRIDE, named_method, rule, "keep one of the two"))
         source, name = f"{source} under {source_of(over)}", f"{name}-{over.stem}"
     return values, given, name, source
 
@@ -215,14 +215,14 @@ def read_run_config(run_config: Mapping[str, Scalar]) -> tuple[str, dict[str, Sc
     `preset`, and `set` with `key=value` texts, separated and quoted as in a shell. Raises
     ConfigError.
     """
-    preset, said = run_config.get("preset", ""), run_config.get("set", "")
+    preset, texts = run_config.get("preset", ""), run_config.get("set", "")
     if not isinstance(preset, str) or not preset:
         raise ConfigError(f"run config: preset = {preset!r}: name one of {', '.join(presets())}")
     try:
-        return preset, parse_overrides(shlex.split(str(said)))
+        return preset, parse_overrides(shlex.split(str(texts)))
     except ValueError as error:
         rule = "must be key=value with spaces between"
-        raise ConfigError(f"run config: set = {said!r}: {rule}; {error}") from None
+        raise ConfigError(f"run config: set = {texts!r}: {rule}; {error}") from None
 
 
 def flower_run_config(run_config: Mapping[str, Scalar]) -> str:
@@ -357,10 +357,10 @@ def _build(
     fields = {f"{group}.{key}" for group, cls in named.items() for key in _field_types(cls)}
     valid = _shared_keys().keys() | fields
     problems += _misplaced(values, valid, origin)
-    said = {key: value for key, value in values.items() if key in valid}
+    accepted = {key: value for key, value in values.items() if key in valid}
     parts: dict[str, Any] = {}
     for group, cls in {**GROUPS, **named, "": _TopLevel}.items():
-        known = _within(group, said)
+        known = _within(group, accepted)
         if group in _NAMED:
             known.pop("name", None)
         try:

@@ -426,19 +426,19 @@ def _field(text: str) -> int | float | str | None:
 # --- names and places of run folders --------------------------------------------------------------
 
 
-def check_name(name: str, said: str = "runtime.run_name =") -> None:
+def check_name(name: str, source: str = "runtime.run_name =") -> None:
     """Check the name of a run, which is the name of its folder on every machine.
 
-    said: where the name comes from, for the message. Raises RunError where it is not allowed.
+    source: where the name comes from, for the message. Raises RunError where it is not allowed.
     """
     if not RUN_NAME_PATTERN.fullmatch(name):
         raise RunError(
-            f"{said} {name!r}: must be letters, digits, dot, dash and underscore, "
+            f"{source} {name!r}: must be letters, digits, dot, dash and underscore, "
             "at most 120, the first a letter or digit"
         )
     if name.casefold() == RESERVED_NAME:
         raise RunError(
-            f"{said} {name!r}: sites keep the models of all runs in a folder of that "
+            f"{source} {name!r}: sites keep the models of all runs in a folder of that "
             "name: choose another"
         )
 

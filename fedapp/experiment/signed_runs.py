@@ -79,13 +79,13 @@ class RunStatement:
 _READER = TypeAdapter(RunStatement)
 
 
-def settings_digest(said: Mapping[str, Any]) -> str:
+def settings_digest(settings: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a run's settings without `runtime.resume`.
 
-    said: as of `config.unchecked_settings`. `runtime.resume` is left out because a resumed run is
-    the same run.
+    settings: as of `config.unchecked_settings`. `runtime.resume` is left out because a resumed run
+    is the same run.
     """
-    counted = {key: value for key, value in said.items() if key != "runtime.resume"}
+    counted = {key: value for key, value in settings.items() if key != "runtime.resume"}
     return hashlib.sha256(json.dumps(counted, sort_keys=True, default=str).encode()).hexdigest()
 
 

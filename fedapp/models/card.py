@@ -155,9 +155,9 @@ def _why(description: Description) -> list[str]:
 
 def joining_verdict(description: Description) -> str:
     """Return the sentence that says whether joining paid, as far as the test images tell."""
-    if (said := description.choice.verdict) is None:
+    if (verdict := description.choice.verdict) is None:
         return "Whether joining paid was not asked: the run did not keep what it takes."
-    return said.line
+    return verdict.line
 
 
 def when(description: Description) -> str:

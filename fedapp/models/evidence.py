@@ -94,8 +94,8 @@ def surest_wrong(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     confidence is that of the most confident wrong answer of the image, and 0 without a wrong one.
     """
     if labels.ndim == 1:
-        sure, said = answers.max(1)
-        return sure, (said != labels).nonzero()[:, 0]
+        sure, answered = answers.max(1)
+        return sure, (answered != labels).nonzero()[:, 0]
     wrong = (labels >= 0) & ((answers > 0.5) != (labels == 1))
     sure = torch.where(wrong, torch.maximum(answers, 1 - answers), 0).amax(1)
     return sure, wrong.any(1).nonzero()[:, 0]
@@ -160,9 +160,9 @@ def model_warnings(made: Description, evidence: Evidence, choice: Choice) -> tup
     )
     if made.model.finds:
         return (*found, *drift_warnings(choice.candidates))
-    said = torch.bincount(answers.argmax(1), minlength=len(classes)).tolist()
+    answer_mix = torch.bincount(answers.argmax(1), minlength=len(classes)).tolist()
     mixes = (
-        label_mix_warnings(evidence.learned.tolist(), said, "test images")
+        label_mix_warnings(evidence.learned.tolist(), answer_mix, "test images")
         if made.origin.labelled
         else []
     )

@@ -165,8 +165,8 @@ def _results(
 ) -> Results:
     """Compare what the model answers with what the run reported, and return both parts' results."""
     found = {part: evaluation(*both) for part, both in answers.items()}
-    told = reported["test"].plain if "test" in reported else None
-    exact = found["test"] == told if found["test"].samples else None
+    measured = reported["test"].plain if "test" in reported else None
+    exact = found["test"] == measured if found["test"].samples else None
     if exact is not False and "val" in reported:
         # The weights of a mixture are fitted on these images. The run cross-fitted them, each half
         # measured with the weights of the other, so its number is the honest one.

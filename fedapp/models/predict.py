@@ -89,7 +89,7 @@ def predictions(
     model: SiteModel,
     calibration: Calibration,
     images: Sequence[ListedInput],
-    asked: PredictionOptions,
+    options: PredictionOptions,
 ) -> Iterator[list[Prediction | UnreadableImage]]:
     """Yield the answers to the inputs, batch by batch, in the order of the inputs.
 
@@ -101,17 +101,19 @@ def predictions(
             one.image: one for one in batch.unread
         }
         if batch.read:
-            said = answer_batch(model, batch.pixels, asked.passes, number)
-            top, label = said.probabilities.max(1)
-            second = said.probabilities.topk(min(2, len(classes)), 1).values[:, -1]
-            inside = prediction_sets(said.probabilities, calibration, asked.sets, asked.coverage)
+            answers = answer_batch(model, batch.pixels, options.passes, number)
+            top, label = answers.probabilities.max(1)
+            second = answers.probabilities.topk(min(2, len(classes)), 1).values[:, -1]
+            inside = prediction_sets(
+                answers.probabilities, calibration, options.sets, options.coverage
+            )
             for row, image in enumerate(batch.read):
                 found[image] = Prediction(
                     image=image,
                     label=classes[int(label[row])],
                     probability=float(top[row]),
-                    entropy=float(said.entropy[row]),
-                    mutual_information=float(said.mutual_information[row]),
+                    entropy=float(answers.entropy[row]),
+                    mutual_information=float(answers.mutual_information[row]),
                     lead=float(top[row] - second[row]),
                     inside=tuple(classes[c] for c in inside[row].nonzero()[:, 0].tolist()),
                 )
@@ -141,9 +143,10 @@ def findings(
             one.image: one for one in batch.unread
         }
         if batch.read:
-            said = model.probabilities(batch.pixels).tolist()
+            probabilities = model.probabilities(batch.pixels).tolist()
             found |= {
-                one: FindingAnswer(one, row) for one, row in zip(batch.read, said, strict=True)
+                one: FindingAnswer(one, row)
+                for one, row in zip(batch.read, probabilities, strict=True)
             }
         yield [found[image] for image in batch.listed]
 

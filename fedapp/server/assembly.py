@@ -39,15 +39,15 @@ def carry_out(
     carrier_of: Callable[[Assembly], Carrier],
     local_site_of: Callable[[Experiment, ModelStore, Path], LocalServerSite],
     ending: Ending,
-    said: Mapping[str, Any] = MappingProxyType({}),
+    summary_extras: Mapping[str, Any] = MappingProxyType({}),
 ) -> Row:
     """Run an experiment in its open folder, print the result, and return the summary.
 
     carrier_of: makes the carrier of messages. local_site_of: opens the server's own site on the
     pool, with a folder for what it keeps to itself; it is called where the server holds labelled
-    images (`split.server_share`, `runtime.server_data`). ending: makes the text at the end. said:
-    further entries of the summary, about the data. After an error, a folder in which no round was
-    completed is removed.
+    images (`split.server_share`, `runtime.server_data`). ending: makes the text at the end.
+    summary_extras: further entries of the summary, about the data. After an error, a folder in
+    which no round was completed is removed.
     """
     try:
         with Progress() as progress:
@@ -59,7 +59,13 @@ def carry_out(
             )
             carrier = carrier_of(parts)
             engine = Engine(
-                experiment, carrier, folder, parts.store, progress, local_site=local_site, said=said
+                experiment,
+                carrier,
+                folder,
+                parts.store,
+                progress,
+                local_site=local_site,
+                summary_extras=summary_extras,
             )
             summary = engine.run()
     except FedAppError:

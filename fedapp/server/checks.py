@@ -110,14 +110,14 @@ def _check_step(step: SumStep, reply: Reply) -> None:
     A site that answers with less, or shares secrets in the name of another site, must be left out
     before any site confirms the sum. Afterwards the sum could neither be opened nor begun again.
     """
-    said = reply.sum or SumAnswer()
+    answer = reply.sum or SumAnswer()
     holders = [one.site for one in step.announcements]
     answered = {
-        "announce": said.announcement is not None,
-        "share": [(b.sender, b.receiver) for b in said.sealed]
+        "announce": answer.announcement is not None,
+        "share": [(b.sender, b.receiver) for b in answer.sealed]
         == [(reply.site, holder) for holder in holders],
         "add": MASKED in reply.contents,
-        "confirm": said.confirmation is not None,
+        "confirm": answer.confirmation is not None,
         "open": reply.sum is not None,
     }
     if not answered[step.stage]:

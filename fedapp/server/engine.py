@@ -59,8 +59,8 @@ class Engine:
     """One run at the server. `run` carries it out.
 
     carrier: brings tasks to the sites and answers back. store: of the model pool. local_site: the
-    server's own site, where it holds labelled images. said: further entries of the summary, which
-    the driver knows of the data. pool, schemas (names, shapes and dtypes of what sites share, by
+    server's own site, where it holds labelled images. summary_extras: further entries of the
+    summary, which the driver knows of the data. pool, schemas (names, shapes and dtypes of what sites share, by
     role) and phases are set by `prepare`.
     """
 
@@ -71,7 +71,7 @@ class Engine:
     progress: Progress
     ledger: Ledger = field(default_factory=Ledger)
     local_site: LocalServerSite | None = None
-    said: Mapping[str, Any] = field(default_factory=dict)
+    summary_extras: Mapping[str, Any] = field(default_factory=dict)
     pool: ModelPool = field(init=False)
     schemas: dict[str, Schema] = field(init=False)
     phases: Phases = field(init=False)
@@ -392,7 +392,7 @@ class Engine:
             **state.server.in_summary(),
             **self.experiment.method.costs(sites, rounds.sample_rate, rounds.num_rounds),
             "wall_seconds": round(state.wall_seconds, 3),
-            **self.said,
+            **self.summary_extras,
         }
         privacy = self.experiment.privacy
         delta = privacy.delta

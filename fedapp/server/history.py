@@ -22,7 +22,7 @@ def sites_row(number: int, replies: Sequence[Reply], seconds: Mapping[str, float
     """
     sites: dict[str, Row] = {}
     for reply in replies:
-        sites.setdefault(str(reply.site), {}).update(_said(reply))
+        sites.setdefault(str(reply.site), {}).update(_entry(reply))
     return {
         "round": number,
         "seconds": {phase: round(spent, 3) for phase, spent in seconds.items()},
@@ -30,20 +30,20 @@ def sites_row(number: int, replies: Sequence[Reply], seconds: Mapping[str, float
     }
 
 
-def _said(reply: Reply) -> Row:
-    said: Row = {part: [found.correct, found.samples] for part, found in reply.evaluations.items()}
+def _entry(reply: Reply) -> Row:
+    entry: Row = {part: [found.correct, found.samples] for part, found in reply.evaluations.items()}
     for part, found in reply.evaluations.items():
         balanced = metric_value("balanced_accuracy", found.confusion)
         if part in {"val", "test"} and balanced is not None:
-            said[f"{part}_balanced_accuracy"] = round(balanced, 4)
+            entry[f"{part}_balanced_accuracy"] = round(balanced, 4)
     if reply.learned:
-        said["learned"] = True
+        entry["learned"] = True
     if "loss" in reply.metrics:
-        said["loss"] = round(reply.metrics["loss"], 5)
+        entry["loss"] = round(reply.metrics["loss"], 5)
     if reply.helpers:
-        said["helpers"] = [[h.model.site, round(h.score, 4)] for h in reply.helpers]
+        entry["helpers"] = [[h.model.site, round(h.score, 4)] for h in reply.helpers]
     if reply.pseudo is not None:
-        said["pseudo"] = asdict(reply.pseudo)
+        entry["pseudo"] = asdict(reply.pseudo)
     if reply.metrics.get(MEMORY_LOST):
-        said[MEMORY_LOST] = True
-    return said
+        entry[MEMORY_LOST] = True
+    return entry

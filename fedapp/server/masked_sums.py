@@ -351,11 +351,11 @@ class SummedPhases:
         confirm = SumStep(
             number, "confirm", opening.attempt, members, announced, survivors=survivors
         )
-        said = self._ask(task, {k: confirm for k in survivors}, skipped)
+        answers = self._ask(task, {k: confirm for k in survivors}, skipped)
         check = partial(check_confirmation, context, confirm)
         confirmed = {
             k: one
-            for k, of in said.items()
+            for k, of in answers.items()
             if (one := of.confirmation) and self._is_valid(k, one, check, skipped)
         }
         self._check_enough(tuple(confirmed), members, "confirmed who is left")

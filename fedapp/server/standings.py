@@ -173,12 +173,14 @@ class Standings:
     @property
     def epsilon_of(self) -> str:
         """Whom the epsilon of the run protects, as text, as far as sites reported it."""
-        told = {site: one.of_patients for site, one in self.sites.items() if one.epsilon}
-        if not told:  # with masked sums nothing is known of single sites
+        reported = {site: one.of_patients for site, one in self.sites.items() if one.epsilon}
+        if not reported:  # with masked sums nothing is known of single sites
             return "an image, or of a patient at sites that know whose their images are"
-        if len(set(told.values())) == 1:
-            return "a patient" if any(told.values()) else "an image"
-        whose = ", ".join(str(site) for site, of_patients in sorted(told.items()) if of_patients)
+        if len(set(reported.values())) == 1:
+            return "a patient" if any(reported.values()) else "an image"
+        whose = ", ".join(
+            str(site) for site, of_patients in sorted(reported.items()) if of_patients
+        )
         return f"a patient at sites {whose}, and of an image at the others"
 
     @cached_property
@@ -551,11 +553,13 @@ def _update_accuracies(
 
 def _summed_accuracies(reply: Reply) -> dict[str, SummedAccuracies]:
     """Return what a masked sum reports of its sites' accuracies, by part; {} of a plain reply."""
-    said = reply.metrics
+    metrics = reply.metrics
     return {
-        part: SummedAccuracies(said[MEAN + part], said[SQUARE + part], int(said[SITES + part]))
+        part: SummedAccuracies(
+            metrics[MEAN + part], metrics[SQUARE + part], int(metrics[SITES + part])
+        )
         for part in reply.evaluations
-        if SITES + part in said
+        if SITES + part in metrics
     }
 
 
