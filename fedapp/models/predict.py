@@ -102,11 +102,10 @@ def predictions(
         }
         if batch.read:
             answers = answer_batch(model, batch.pixels, options.passes, number)
-            top, label = answers.probabilities.max(1)
-            second = answers.probabilities.topk(min(2, len(classes)), 1).values[:, -1]
-            inside = prediction_sets(
-                answers.probabilities, calibration, options.sets, options.coverage
-            )
+            probabilities = answers.probabilities
+            top, label = probabilities.max(1)
+            second = probabilities.topk(min(2, len(classes)), 1).values[:, -1]
+            inside = prediction_sets(probabilities, calibration, options.sets, options.coverage)
             for row, image in enumerate(batch.read):
                 found[image] = Prediction(
                     image=image,
@@ -143,10 +142,9 @@ def findings(
             one.image: one for one in batch.unread
         }
         if batch.read:
-            probabilities = model.probabilities(batch.pixels).tolist()
+            rows = model.probabilities(batch.pixels).tolist()
             found |= {
-                one: FindingAnswer(one, row)
-                for one, row in zip(batch.read, probabilities, strict=True)
+                one: FindingAnswer(one, row) for one, row in zip(batch.read, rows, strict=True)
             }
         yield [found[image] for image in batch.listed]
 

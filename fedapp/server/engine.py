@@ -60,8 +60,8 @@ class Engine:
 
     carrier: brings tasks to the sites and answers back. store: of the model pool. local_site: the
     server's own site, where it holds labelled images. summary_extras: further entries of the
-    summary, which the driver knows of the data. pool, schemas (names, shapes and dtypes of what sites share, by
-    role) and phases are set by `prepare`.
+    summary, which the driver knows of the data. pool, schemas (names, shapes and dtypes of what
+    sites share, by role) and phases are set by `prepare`.
     """
 
     experiment: Experiment

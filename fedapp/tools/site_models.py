@@ -191,7 +191,7 @@ def _make(folder: Path, run: FinishedRun, federation: LoadedSites, number: int) 
         round=run.state.round,
         action=EVALUATE,
         own=run.pool.latest(number),
-        models=run.pool.made_here(),
+        models=run.pool.server_contents(),
         private=run.state.private.get(number, ""),
     )
     context, lost = site.context(task)
