@@ -156,6 +156,21 @@ def test_the_server_is_told_of_no_site_by_itself(tmp_path, monkeypatch):
     assert list(json.loads((folder / "evaluations.json").read_text())) == [ALL]
 
 
+@pytest.mark.parametrize("stage", ["add", "open"])
+def test_a_third_may_be_lost_and_behind_the_numbers_no_bit_changes(stage, tmp_path, monkeypatch):
+    """In any step: `test_of_exactly_a_third_lost_the_numbers_are_missing_and_they_are_named`."""
+    over = {"rounds.num_rounds": 1, "rounds.sample_rate": 1.0, "rounds.deadline_s": 0.5}
+    whole = run_loopback(experiment(tmp_path / "whole", **over))[1]
+    lost = silent(stage, {1, 4})
+    tampered(monkeypatch, lambda task, i: lost(task, i) if task.action == "train" else i)
+    _, folder = run_loopback(experiment(tmp_path / "lost", **over))
+    mine, theirs = model(folder), model(whole)
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs) == (stage == "open")
+    trained = [rows(one)[1]["trained"] for one in (folder, whole)]
+    assert (trained[0] == trained[1]) == (stage == "open")
+    assert rows(folder)[1]["skipped"].keys() == {"1", "4"}
+
+
 def test_more_than_a_third_lost_is_no_sum(tmp_path, monkeypatch):
     tampered(monkeypatch, silent("add", {1, 3, 4}))
     with pytest.raises(RunError, match="3 of 6 sites added their numbers; a masked sum needs 4"):
