@@ -54,25 +54,25 @@ class DPSGD:
     weight_decay: float
     secret: Callable[[bytes], bytes]
 
-    def take(
+    def train(
         self,
         model: nn.Module,
         images: Tensor,
         labels: Tensor,
-        seen: Callable[[Tensor], Tensor],
+        as_input: Callable[[Tensor], Tensor],
         patients: Tensor | None = None,
     ) -> None:
         """Train a model in place by `count` steps on the cross entropy of n >= 1 labelled images.
 
-        images: [n, ...]. labels: int64 [n]. seen: turns a batch of images into the network's input.
-        patients: int64 [n], the patient of each image; None: each image is protected by itself.
-        Raises NotInstalled, and ConfigError if the network mixes the images of a batch (batch
-        norm).
+        images: [n, ...]. labels: int64 [n]. as_input: turns images into the network's input.
+        patients: int64 [n], the patient of each image; None: each image is protected by itself. The
+        owner of an image, below, is its patient, or the image itself. Raises NotInstalled, and
+        ConfigError if the network mixes the images of a batch (batch norm).
         """
-        whose = torch.arange(len(images))
+        owners = torch.arange(len(images))
         if patients is not None:
-            whose = patients.cpu().unique(return_inverse=True)[1]
-        count = int(whose.max()) + 1
+            owners = patients.cpu().unique(return_inverse=True)[1]
+        num_owners = int(owners.max()) + 1
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
             raise ConfigError(
                 "privacy.epsilon: this network has batch norm, which mixes images: set "
@@ -85,55 +85,57 @@ class DPSGD:
         sgd = torch.optim.SGD(
             parameters, self.learning_rate, self.momentum, weight_decay=self.weight_decay
         )
-        wrapped = samples.GradSampleModule(model, loss_reduction="sum")
-        cutting = optimizers.DPOptimizer(
+        per_sample_model = samples.GradSampleModule(model, loss_reduction="sum")
+        clipping = optimizers.DPOptimizer(
             sgd,
             noise_multiplier=0.0,
             max_grad_norm=self.clip,
             expected_batch_size=1,
             loss_reduction="sum",
         )
-        wrapped.train()
+        per_sample_model.train()
         for part in model.modules():
             if next(part.parameters(), None) is None:
                 part.eval()  # switches dropout off: see the module's docstring
         try:
             for step in range(self.count):
-                drawn = uniform(self.secret(b"sampled %d" % step), count) < self.rate
+                drawn = uniform(self.secret(b"sampled %d" % step), num_owners) < self.rate
                 sums = [torch.zeros_like(one) for one in parameters]
-                for block in _blocks(whose, torch.from_numpy(drawn)):
-                    of_patients = [one.new_zeros(len(block), *one.shape) for one in parameters]
-                    place = torch.arange(len(block)).repeat_interleave(
-                        torch.tensor([len(of) for of in block])
+                for block in _blocks(owners, torch.from_numpy(drawn)):
+                    # Row i of each gradient is the sum over the images of the block's owner i.
+                    gradients = [one.new_zeros(len(block), *one.shape) for one in parameters]
+                    rows = torch.arange(len(block)).repeat_interleave(
+                        torch.tensor([len(indices) for indices in block])
                     )
                     pieces = zip(
                         torch.cat(block).split(IMAGES_AT_ONCE),
-                        place.split(IMAGES_AT_ONCE),
+                        rows.split(IMAGES_AT_ONCE),
                         strict=True,
                     )
-                    for some, at in pieces:
-                        cutting.zero_grad()
-                        here = some.to(images.device)
-                        logits = wrapped(seen(images[here]))
+                    for indices, their_rows in pieces:
+                        clipping.zero_grad()
+                        here = indices.to(images.device)
+                        logits = per_sample_model(as_input(images[here]))
                         # PyTorch warns that the images themselves need no gradient.
                         with warnings.catch_warnings():
                             warnings.filterwarnings("ignore", "Full backward hook is firing")
                             F.cross_entropy(logits, labels[here], reduction="sum").backward()
-                        for one, total in zip(parameters, of_patients, strict=True):
-                            total.index_add_(0, at.to(total.device), one.grad_sample)
-                    cutting.zero_grad()
-                    for one, total in zip(parameters, of_patients, strict=True):
-                        one.grad_sample = torch.nan_to_num(total, 0.0, 0.0, 0.0)
-                    cutting.clip_and_accumulate()
-                    cut = cutting.params, sums
-                    sums = [total + one.summed_grad for one, total in zip(*cut, strict=True)]
-                self._set(parameters, sums, self.rate * len(images), step)
+                        for one, gradient in zip(parameters, gradients, strict=True):
+                            gradient.index_add_(0, their_rows.to(gradient.device), one.grad_sample)
+                    clipping.zero_grad()
+                    # To Opacus each owner is now one sample, which it clips to the norm C.
+                    for one, gradient in zip(parameters, gradients, strict=True):
+                        one.grad_sample = torch.nan_to_num(gradient, 0.0, 0.0, 0.0)
+                    clipping.clip_and_accumulate()
+                    clipped = zip(clipping.params, sums, strict=True)
+                    sums = [total + one.summed_grad for one, total in clipped]
+                self._set_gradients(parameters, sums, self.rate * len(images), step)
                 sgd.step()
         finally:
-            cutting.zero_grad()
-            wrapped.to_standard_module()
+            clipping.zero_grad()
+            per_sample_model.to_standard_module()
 
-    def _set(
+    def _set_gradients(
         self, parameters: list[nn.Parameter], sums: list[Tensor], expected: float, step: int
     ) -> None:
         """Set each parameter's gradient to the noisy mean: (sum + noise) / expected images."""
@@ -148,22 +150,22 @@ class DPSGD:
             parameter.grad = (noisy / expected).to(parameter)
 
 
-def _blocks(whose: Tensor, drawn: Tensor) -> Iterator[list[Tensor]]:
-    """Yield blocks of drawn patients, each patient as the indices of all its images.
+def _blocks(owners: Tensor, drawn: Tensor) -> Iterator[list[Tensor]]:
+    """Yield blocks of drawn owners, each owner as the indices of all its images.
 
-    whose: int64 [n], each image's patient, numbered from 0. drawn: bool [patients]. A block has at
-    most `IMAGES_AT_ONCE` images, or is one patient alone.
+    owners: int64 [n], the owner of each image, numbered from 0. drawn: bool [owners]. A block has
+    at most `IMAGES_AT_ONCE` images, or is one owner alone.
     """
-    chosen = drawn[whose].nonzero().flatten()
-    order = chosen[whose[chosen].argsort(stable=True)]
-    sizes = whose[order].unique_consecutive(return_counts=True)[1].tolist()
+    chosen = drawn[owners].nonzero().flatten()
+    order = chosen[owners[chosen].argsort(stable=True)]
+    sizes = owners[order].unique_consecutive(return_counts=True)[1].tolist()
     block: list[Tensor] = []
     images = 0
-    for of in order.split(sizes):
-        if block and images + len(of) > IMAGES_AT_ONCE:
+    for indices in order.split(sizes):
+        if block and images + len(indices) > IMAGES_AT_ONCE:
             yield block
             block, images = [], 0
-        block.append(of)
-        images += len(of)
+        block.append(indices)
+        images += len(indices)
     if block:
         yield block

@@ -39,7 +39,7 @@ def moved(model: nn.Module, before: nn.Module) -> torch.Tensor:
 
 def change(norm: str = "group", images=IMAGES, labels=LABELS, **changes) -> torch.Tensor:
     model = network(norm)
-    steps(**changes).take(model, images, labels, lambda x: x)
+    steps(**changes).train(model, images, labels, lambda x: x)
     return moved(model, network(norm))
 
 
@@ -76,7 +76,7 @@ def test_an_image_more_does_not_change_what_dropout_does_to_the_others():
         model.load_state_dict(before.state_dict())
         torch.manual_seed(1)
         images, labels = IMAGES[first:], LABELS[first:]
-        steps(clip=0.05).take(model, images, labels, lambda x: x)
+        steps(clip=0.05).train(model, images, labels, lambda x: x)
         sums.append(len(images) * moved(model, before))
         assert model.train().dropout.training  # elsewhere it acts as before
     assert float((sums[0] - sums[1]).norm()) <= 0.1 * 0.05 * (1 + 1e-3)
@@ -97,7 +97,7 @@ def test_images_are_drawn_by_themselves_with_probability_q():
     counts = []
     for k in range(60):
         model, seen = network(), []
-        steps(key=b"%d" % k, rate=0.25).take(
+        steps(key=b"%d" % k, rate=0.25).train(
             model, IMAGES, LABELS, lambda x, seen=seen: seen.append(len(x)) or x
         )
         counts.append(sum(seen))
@@ -133,7 +133,7 @@ def test_every_step_draws_its_images_anew():
     model = network()
     numbered = IMAGES.clone()
     numbered[:, 0, 0, 0] = torch.arange(24.0)
-    steps(count=12, rate=0.5).take(
+    steps(count=12, rate=0.5).train(
         model, numbered, LABELS, lambda x: drawn.append(frozenset(x[:, 0, 0, 0].tolist())) or x
     )
     assert len(drawn) == len(set(drawn)) == 12
@@ -158,7 +158,7 @@ def test_a_network_that_mixes_images_is_refused_and_others_are_left_as_they_were
         change("batch")
     model = network()
     names = set(model.state_dict())
-    steps().take(model, IMAGES, LABELS, lambda x: x)
+    steps().train(model, IMAGES, LABELS, lambda x: x)
     assert set(model.state_dict()) == names
     assert all(not hasattr(p, "grad_sample") for p in model.parameters())
     assert not any(m._forward_hooks or m._backward_hooks for m in model.modules())
@@ -175,14 +175,14 @@ def test_patients_of_one_image_each_are_images():
     ways = {"rate": 0.5, "clip": 0.05, "multiplier": 1.0, "count": 2}
     alone = 5 + 3 * torch.arange(24)
     model, other = network(), network()
-    steps(**ways).take(model, IMAGES, LABELS, lambda x: x)
-    steps(**ways).take(other, IMAGES, LABELS, lambda x: x, alone)
+    steps(**ways).train(model, IMAGES, LABELS, lambda x: x)
+    steps(**ways).train(other, IMAGES, LABELS, lambda x: x, alone)
     assert torch.equal(moved(model, network()), moved(other, network()))
 
 
 def by_patient(patients, images=IMAGES, labels=LABELS, **changes) -> torch.Tensor:
     model = network()
-    steps(**changes).take(model, images, labels, lambda x: x, patients)
+    steps(**changes).train(model, images, labels, lambda x: x, patients)
     return moved(model, network())
 
 
@@ -217,7 +217,7 @@ def test_all_images_of_a_patient_take_part_or_none():
     whose, counts = torch.arange(24) % 12, []
     for k in range(60):
         seen: list[torch.Tensor] = []
-        steps(key=b"%d" % k, rate=0.25).take(
+        steps(key=b"%d" % k, rate=0.25).train(
             network(), IMAGES, LABELS, lambda x, seen=seen: seen.append(x) or x, whose
         )
         taken = [int((x == IMAGES).flatten(1).all(1).nonzero()) for batch in seen for x in batch]

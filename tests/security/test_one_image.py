@@ -224,7 +224,7 @@ def test_whatever_goes_wrong_with_an_image_the_server_is_told_one_line(
     def fails(*_):
         raise error
 
-    monkeypatch.setattr("fedapp.privacy.dp_sgd.DPSGD.take", fails)
+    monkeypatch.setattr("fedapp.privacy.dp_sgd.DPSGD.train", fails)
     monkeypatch.setattr(ClosedSite, "released", fails)
     for experiment, action in ((trained(), "train"), (closed("plain"), RELEASE)):
         site = opened(experiment, action)

@@ -57,7 +57,7 @@ def learned_with_noise(task: Task, site: SiteContext) -> SiteReport:
     if not (len(data.labels) and steps.count):
         return SiteReport()
     patients = data.patients.get(LABELLED) if data.by_patient else None
-    steps.take(site.model, data.labelled, data.labels, site.normalise, patients)
+    steps.train(site.model, data.labelled, data.labels, site.normalise, patients)
     return SiteReport(site.params(), learned=True)
 
 
