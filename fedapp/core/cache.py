@@ -152,8 +152,8 @@ class Cache(Generic[Value]):
         except OSError as error:
             log.warning("%s in %s cannot be read (%s)", files.what, path, error.strerror)
             return None
-        said, blob = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
-        if said != _checksum(name, blob):
+        checksum, blob = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+        if checksum != _checksum(name, blob):
             log.warning("%s in %s are damaged; computing them again", files.what, path)
             return None
         with suppress(OSError):

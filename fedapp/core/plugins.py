@@ -60,10 +60,10 @@ def register_function(function: Callable[..., Any]) -> str:
     """
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__name__', '')}"
     if not (inspect.isfunction(function) and is_function_name(name)):
-        called = "; give the function that makes it, not what it made"
-        made = "" if inspect.isfunction(function) else called
-        said = f"{type(function).__name__} {one_line(function, 60)}"
-        raise ConfigError(f"{said}: must be a function with a name: write it with `def`{made}")
+        hint = "; give the function that makes it, not what it made"
+        hint = "" if inspect.isfunction(function) else hint
+        shown = f"{type(function).__name__} {one_line(function, 60)}"
+        raise ConfigError(f"{shown}: must be a function with a name: write it with `def`{hint}")
     _REGISTERED[name] = function
     return name
 

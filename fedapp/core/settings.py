@@ -173,26 +173,26 @@ class DataSettings:
         return value
 
     @staticmethod
-    def unused(said: Mapping[str, Any]) -> Unused:
-        """Return the settings that say nothing beside those that are said."""
+    def unused(given: Mapping[str, Any]) -> Unused:
+        """Return the settings that have no effect beside the given ones, and the reason."""
         found: Unused = {}
-        if said["name"] not in (OWN, FOLDER):
+        if given["name"] not in (OWN, FOLDER):
             rule = f"is a setting of images in files: set name to {OWN!r} or {FOLDER!r} or drop it"
             found |= dict.fromkeys(("window", "patients"), rule)
-        if said["name"] != OWN:
+        if given["name"] != OWN:
             rule = "is a setting of own data: set name to 'own' or drop it"
             of_own = ("classes", "sites", "channels", "vector_size", "encoder")
             found |= dict.fromkeys(of_own, rule)
-            if not str(said["name"]).startswith(MEMORY):
+            if not str(given["name"]).startswith(MEMORY):
                 rule = "says nothing of such data, where each image is of one class: drop it"
                 found["findings"] = rule
-        elif said["vector_size"]:
+        elif given["vector_size"]:
             rule = "is a setting of images: drop it, or vector_size"
             of_images = ("image_size", "channels", "window", "patients", "findings")
             found |= dict.fromkeys(of_images, rule)
         else:
             found["encoder"] = "is a setting of vectors: set vector_size or drop it"
-        if said["name"] == OWN and said["findings"]:
+        if given["name"] == OWN and given["findings"]:
             found["classes"] = "says nothing beside findings: drop one of the two"
         return found
 
@@ -302,13 +302,13 @@ def check_patients(pattern: str) -> None:
 
 
 def unused_settings(
-    cls: type[DataSettings] | type["SplitSettings"], said: Mapping[str, Any]
+    cls: type[DataSettings] | type["SplitSettings"], given: Mapping[str, Any]
 ) -> Unused:
     """Return the settings of a group that have no effect beside the given ones, and the reason.
 
-    said: the given settings of the group; their types need not have been checked yet.
+    given: the settings of the group that a user has set; their types may still be unchecked.
     """
-    return cls.unused({field.name: field.default for field in fields(cls)} | dict(said))
+    return cls.unused({field.name: field.default for field in fields(cls)} | dict(given))
 
 
 def _refuse_unused(settings: "DataSettings | SplitSettings") -> None:
@@ -387,22 +387,22 @@ class SplitSettings:
         return turns[site % len(turns)]
 
     @staticmethod
-    def unused(said: Mapping[str, Any]) -> Unused:
-        """Return the settings that say nothing beside those that are said."""
+    def unused(given: Mapping[str, Any]) -> Unused:
+        """Return the settings that have no effect beside the given ones, and the reason."""
         found: Unused = {}
-        if said["test_images"]:
+        if given["test_images"]:
             rule = "says nothing where test_images says which images are to test on"
             found["train_share"] = f"{rule}: drop one of them"
-        turns = _split_names(str(_join_names(said["knows"])))
-        if (labels := said["labels"]) != "some":
+        turns = _split_names(str(_join_names(given["knows"])))
+        if (labels := given["labels"]) != "some":
             rule = f"says nothing where labels is {labels!r}: drop it or set labels to 'some'"
             found["label_share"] = rule
-        elif (turns or said["bags"]) and LABELS not in turns:
+        elif (turns or given["bags"]) and LABELS not in turns:
             rule = "says nothing where no site has labels: drop it, or name labels in knows"
             found["label_share"] = rule
-        if not said["bags"]:
+        if not given["bags"]:
             found |= dict.fromkeys(("bag_mix", "prior_noise"), "says nothing without bags: drop it")
-        deal, remedy = said["deal"], "drop it or set deal to 'dirichlet'"
+        deal, remedy = given["deal"], "drop it or set deal to 'dirichlet'"
         for key, deals in _DEALS_OF_ALPHA.items():
             if deal not in deals:
                 found[key] = f"says nothing where deal is {deal!r}: {remedy}"

@@ -63,11 +63,15 @@ def unmask(
     for site in members:
         survives = site in survivors
         holders = set(links.holders(site))
-        came = (own if survives else pairs).get(site, {})
-        shares = {holder: share for holder, share in came.items() if holder in holders}
-        told = announcements[site]
-        known = (own_mask_digest, told.own) if survives else (_public_mask_key, told.mask)
-        seed, bad = _reconstruct(site, shares, links.threshold, *known)
+        received = (own if survives else pairs).get(site, {})
+        shares = {holder: share for holder, share in received.items() if holder in holders}
+        announcement = announcements[site]
+        expected = (
+            (own_mask_digest, announcement.own)
+            if survives
+            else (_public_mask_key, announcement.mask)
+        )
+        seed, bad = _reconstruct(site, shares, links.threshold, *expected)
         wrong |= bad
         if survives:
             remove_own(words, seed, cohort)
@@ -86,13 +90,13 @@ def _reconstruct(
     site: int,
     shares: Mapping[int, bytes],
     threshold: int,
-    known_by: Callable[[bytes], str],
-    to: str,
+    announced_form: Callable[[bytes], str],
+    announced: str,
 ) -> tuple[bytes, set[int]]:
     """Return a secret of this site, and the holders who opened a wrong share of it.
 
-    known_by: computes from a secret what was announced of it; to: what was announced. One wrong
-    share can be detected and left out if there is one share more than needed.
+    announced_form: computes from a secret what a site announces of it. announced: what the site
+    announced. One wrong share can be detected and left out if there is one more than needed.
     """
     usable = {holder: share for holder, share in shares.items() if len(share) == SHARE_BYTES}
     if len(usable) < threshold:
@@ -105,7 +109,7 @@ def _reconstruct(
     for suspect in (None, *reversed(first)) if len(first) > threshold else (None,):
         asked = [holder for holder in first if holder != suspect][:threshold]
         secret = combine_shares({holder: usable[holder] for holder in asked})
-        if known_by(secret) == to:
+        if announced_form(secret) == announced:
             return secret, bad if suspect is None else bad | {suspect}
     raise MaskError(
         f"the shares of site {site}'s secret do not fit what it announced: it, or several of those "
