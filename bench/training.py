@@ -1,4 +1,4 @@
-"""One local epoch of `train`, compared with a straightforward loop and with other ways to do it.
+"""One local epoch of `train`, compared with a straightforward loop.
 
 `python -m bench.training [--quick]`, on one CPU thread, ResNet-9 on Fashion-MNIST images. `ratio`
 is the time over that of `train` as it is. The straightforward loop has a DataLoader that fetches
@@ -6,11 +6,9 @@ single images, normalises all images at once, reads the loss at every step and d
 gradients; its network and memory layout are those of `train`.
 """
 
-import shutil
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
-from unittest.mock import patch
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bench.command import Quick, carry_out
 from bench.measure import beside, side_by_side
 from bench.record import save
-from bench.workload import Workload, standard_layout, workload
+from bench.workload import Workload, workload
 from fedapp.core.settings import TrainSettings
 from fedapp.learn.losses import soft_target_loss
 from fedapp.learn.networks import Network
@@ -34,37 +32,25 @@ def main(quick: Quick = False) -> None:
     data, repetitions = ("digits", 1) if quick else ("fashion_mnist", 5)
     sizes = ((4, 70), (2, 70)) if quick else ((64, 256), (8, 490))
     works = [workload(data, width, count) for width, count in sizes]
-    compiler = not quick and shutil.which("c++") is not None
-    rows = [row for work in works for row in rows_of(work, repetitions, compiler)]
+    rows = [row for work in works for row in rows_of(work, repetitions)]
     save("training", rows, quick=quick)
 
 
-def rows_of(work: Workload, repetitions: int, compiler: bool) -> list[dict[str, Any]]:
+def rows_of(work: Workload, repetitions: int) -> list[dict[str, Any]]:
     """Time every way to train an epoch; return a row for each."""
-    times = side_by_side(ways_of(work, compiler), repetitions)
+    times = side_by_side(ways_of(work), repetitions)
     rows = beside(times, "train, as it is", width=work.width, images=len(work.images))
     for row in rows:
         row["ms_per_image"] = round(1e3 * row["median_s"] / len(work.images), 4)
     return rows
 
 
-def ways_of(work: Workload, compiler: bool) -> dict[str, Callable[[], float]]:
-    """Return the ways to train an epoch, each with its own network."""
-    ways: dict[str, Callable[[], float]] = {
+def ways_of(work: Workload) -> dict[str, Callable[[], float]]:
+    """Return the two ways to train an epoch, each with its own network."""
+    return {
         "train, as it is": partial(epoch, work.model(), work),
         "straightforward loop": partial(straightforward, work.model(), work),
-        "not channels-last": partial(in_rows, epoch, in_rows(work.model), work),
-        "SGD for all tensors at once (foreach)": partial(
-            with_sgd, work.model(), work, foreach=True
-        ),
-        "SGD in one kernel (fused)": partial(with_sgd, work.model(), work, fused=True),
-        "ReLU in place": partial(in_place, work.model(), work),
-        "bfloat16": partial(epoch, work.model(torch.bfloat16), work),
     }
-    if compiler:
-        compiled = cast("Network", torch.compile(work.model()))
-        ways["torch.compile"] = partial(epoch, compiled, work)
-    return ways
 
 
 def epoch(model: Network, work: Workload) -> float:
@@ -87,29 +73,6 @@ def straightforward(model: nn.Module, work: Workload) -> float:
         optimiser.step()
         total += loss.item() * len(images)
     return total / len(work.images)
-
-
-def in_rows(act: Callable[..., Any], *args: object) -> Any:
-    """Build or train a network in torch's standard layout."""
-    with standard_layout():
-        return act(*args)
-
-
-def with_sgd(model: Network, work: Workload, **how: bool) -> float:
-    """Train with another implementation of SGD."""
-    plain = torch.optim.SGD
-
-    def other(*args: Any, **kwargs: Any) -> torch.optim.SGD:
-        return plain(*args, **{**kwargs, "fused": None, **how})
-
-    with patch.object(torch.optim, "SGD", other):
-        return epoch(model, work)
-
-
-def in_place(model: Network, work: Workload) -> float:
-    """Train with ReLUs that overwrite their input."""
-    with patch.object(nn.functional, "relu", nn.functional.relu_):
-        return epoch(model, work)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """What the benchmarks of scoring and training work on: images and a network."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -45,10 +43,3 @@ def workload(data: str, width: int, count: int) -> Workload:
     pool = load_dataset(DataSettings(name=data), seed=0)
     scale = partial(normalise, mean=pool.mean, std=pool.std)
     return Workload(width, pool.inputs[:count], pool.labels[:count], len(pool.classes), scale)
-
-
-@contextmanager
-def standard_layout() -> Iterator[None]:
-    """Build and run networks in torch's standard memory layout instead of channels-last."""
-    with patch.object(torch, "channels_last", torch.contiguous_format):
-        yield

@@ -18,7 +18,7 @@ from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.preset_files import Scalar
 from fedapp.reports.comparison.record import SELECTED, ComparisonRecord
 from fedapp.reports.comparison.summary import in_words, overview
-from fedapp.reports.statistics import Telling, telling
+from fedapp.reports.statistics import BestComparison, compare_with_best
 from fedapp.tools.compare.compare import folder_of
 from fedapp.tools.compare.execute import INTERRUPTED, execute, execute_here
 from fedapp.tools.compare.grid import Grid, grid_of
@@ -97,7 +97,7 @@ def compare(
     here = isinstance(data, Federation) or not all(isinstance(m, str) for m in methods)
     with muted(quiet):
         found = _carried_out(grid, folder, here or callable(network))
-    told = telling(found.units(SETTING_NAME))
+    told = compare_with_best(found.units(SETTING_NAME))
     words = f"\n{in_words(told)}" if told else ""
     return Comparison(folder, _rows(found, told), overview(found) + words)
 
@@ -120,7 +120,7 @@ def _carried_out(grid: Grid, folder: Path, here: bool) -> ComparisonRecord:
     return collection.record()
 
 
-def _rows(found: ComparisonRecord, told: Telling | None) -> list[dict[str, Any]]:
+def _rows(found: ComparisonRecord, told: BestComparison | None) -> list[dict[str, Any]]:
     rows = []
     for method in found.methods:
         mean = found.mean(SETTING_NAME, method, SELECTED)

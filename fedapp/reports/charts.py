@@ -142,13 +142,13 @@ def _picture(figure: Figure, alternative: str) -> Picture:
 class Line:
     """A line of a chart, or the outline of an area.
 
-    `kind` names its colour. `points` is empty if nothing was measured. `words` stand beside the
-    name if the line has a small chart of its own.
+    `colour` is a variable of the style sheet. `points` is empty if nothing was measured. `words`
+    stand beside the name if the line has a small chart of its own.
     """
 
     name: str
     points: Sequence[Point]
-    kind: str
+    colour: str
     dashed: bool = False
     words: str = ""
 
@@ -173,7 +173,7 @@ def rounds_axis(last: int) -> Axis:
     return Axis(max(last, 1), "round", {n: str(n) for n in range(0, last + 1, step)})
 
 
-def upto(most: float, words: Callable[[float], str]) -> Axis:
+def axis_up_to(most: float, words: Callable[[float], str]) -> Axis:
     """Return an axis from 0 to `most` with three ticks. words: writes a value as text."""
     return Axis(most or 1, "", {value: words(value) for value in (0, most / 2, most)})
 
@@ -200,19 +200,19 @@ def line_chart(
     if diagonal:
         axes.plot((0, across.high), (0, up.high), "--", color=_COLOURS["soft"])
     for band in bands:
-        axes.fill(*zip(*band.points, strict=True), color=_COLOURS[band.kind], alpha=0.16, lw=0)
+        axes.fill(*zip(*band.points, strict=True), color=_COLOURS[band.colour], alpha=0.16, lw=0)
     drawn = sorted((line for line in lines if line.points), key=lambda line: -line.points[-1][1])
     lowest = -float(_SPACE)
     for line in drawn:
         way = "--" if line.dashed else "-"
-        colour = _COLOURS[line.kind]
+        colour = _COLOURS[line.colour]
         axes.plot(*zip(*line.points, strict=True), way, color=colour, lw=2)
         if len(line.points) == 1:  # through which no line can be seen
             _mark(axes, "o", line.points[0], facecolor=colour, edgecolor=colour)
         if line.name:
             # In pixels below the plot's top, so that no name covers another.
             lowest = max(height * (1 - line.points[-1][1] / up.high), lowest + _SPACE)
-            _label(axes, shortened(line.name, 14), (1, 1), (6, -lowest), line.kind, va="center")
+            _label(axes, shortened(line.name, 14), (1, 1), (6, -lowest), line.colour, va="center")
     return _picture(figure, alternative)
 
 
@@ -268,30 +268,30 @@ def _rows(
 
 
 @dataclass(frozen=True)
-class Share:
-    """A share with the ends of its interval. `kind` names its colour."""
+class ShareInterval:
+    """A share with the ends of its interval. `colour` is a variable of the style sheet."""
 
     value: float
     ends: tuple[float, float]
-    kind: str
+    colour: str
 
 
 @dataclass(frozen=True)
-class Shares:
+class IntervalRow:
     """A row of a chart: one share, or two (before and after) that a line joins.
 
     `words` stand at the end of the row, `mark` is Matplotlib's name of the marker.
     """
 
     name: str
-    shares: Sequence[Share]
+    shares: Sequence[ShareInterval]
     words: str
     mark: str = "o"
 
 
 @_styled
 def intervals(
-    title: str, rows: Sequence[Shares], alternative: str, *, wide: bool = False
+    title: str, rows: Sequence[IntervalRow], alternative: str, *, wide: bool = False
 ) -> Picture:
     """Draw rows of shares with their intervals. wide: draw a wider version for wide pages too."""
 
@@ -305,10 +305,10 @@ def intervals(
         for place, one in enumerate(rows):
             # Of two shares the first is drawn a little higher, so that no interval hides the other.
             heights = [place] if len(one.shares) == 1 else [place - 4 / row, place + 4 / row]
-            colour = _COLOURS[one.shares[-1].kind]
+            colour = _COLOURS[one.shares[-1].colour]
             axes.plot([share.value for share in one.shares], heights, color=colour, lw=2)
             for share, height in zip(one.shares, heights, strict=True):
-                axes.plot(share.ends, (height, height), color=_COLOURS[share.kind], lw=1.2)
+                axes.plot(share.ends, (height, height), color=_COLOURS[share.colour], lw=1.2)
                 hollow = share is not one.shares[-1]
                 face = _COLOURS["back"] if hollow else colour
                 _mark(axes, one.mark, (share.value, height), facecolor=face, edgecolor=colour)
@@ -415,7 +415,7 @@ def small_charts(title: str, given: Sequence[Line], last: int, alternative: str)
         _label(axes, shortened(one.name, 11), (0, 1), (0, 4), "ink")
         _label(axes, one.words, (1, 1), (0, 4), ha="right")
         if one.points:
-            axes.plot(*zip(*one.points, strict=True), color=_COLOURS[one.kind], lw=2)
+            axes.plot(*zip(*one.points, strict=True), color=_COLOURS[one.colour], lw=2)
         else:
             _label(axes, "not measured", (0, 0.5), (4, 0))
     return _picture(figure, alternative)

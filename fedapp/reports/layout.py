@@ -20,13 +20,13 @@ DASH = "-"
 
 
 @dataclass(frozen=True)
-class Best:
+class BestEntry:
     """A cell of a table that is the best of its column, so it is printed in bold."""
 
     text: str
 
 
-Entry = str | Best
+Entry = str | BestEntry
 
 
 def mean_percent(mean: Mean | None, planned: int) -> str:
@@ -106,11 +106,11 @@ class Figure:
 class Block:
     """One subject of a page.
 
-    `reading` says what is shown and how to read it, `missing` why something could not be shown.
+    `explanation` says what is shown and how to read it, `missing` why something could not be shown.
     """
 
     title: str
-    reading: str
+    explanation: str
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     lines: Sequence[str] = ()
@@ -158,7 +158,7 @@ def html_page(kind: str, **of: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.tests["best"] = lambda entry: isinstance(entry, Best)
+    environment.tests["best"] = lambda entry: isinstance(entry, BestEntry)
     return environment.get_template(f"{kind}.html.j2").render(of)
 
 
@@ -193,4 +193,4 @@ def _table(table: Table) -> str:
 
 
 def _entry(entry: Entry) -> str:
-    return f"**{escaped(entry.text)}**" if isinstance(entry, Best) else escaped(entry)
+    return f"**{escaped(entry.text)}**" if isinstance(entry, BestEntry) else escaped(entry)

@@ -9,10 +9,10 @@ from fedapp.learn.metrics import SHARES_OF_LABELS
 from fedapp.protocol.messages import ANSWERS
 from fedapp.reports.charts import (
     GROUP_MARKS,
+    IntervalRow,
     Line,
     Point,
-    Share,
-    Shares,
+    ShareInterval,
     band,
     intervals,
     over_rounds,
@@ -244,11 +244,11 @@ def before_after_chart(
     group: index in `GROUPS` of the sites, which decides the colour and the mark of all rows.
     """
     rows = [
-        Shares(
+        IntervalRow(
             name,
             (
-                Share(before.share, before.interval, "soft"),
-                Share(after.share, after.interval, f"g{group}"),
+                ShareInterval(before.share, before.interval, "soft"),
+                ShareInterval(after.share, after.interval, f"g{group}"),
             ),
             f"{before.right} → {after}",
             GROUP_MARKS[group],

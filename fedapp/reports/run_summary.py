@@ -11,7 +11,7 @@ from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.preset_files import method_presets, presets
-from fedapp.reports.charts import Bar, Line, bars, line_chart, rounds_axis, upto
+from fedapp.reports.charts import Bar, Line, axis_up_to, bars, line_chart, rounds_axis
 from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_record import RunRecord
 from fedapp.server.accuracy_drop import accuracy_drop_warning
@@ -169,7 +169,9 @@ def traffic(run: RunRecord) -> Block:
             else "."
         )
     )
-    picture = line_chart("Models sent", lines, rounds_axis(run.last_round), upto(most, count), said)
+    picture = line_chart(
+        "Models sent", lines, rounds_axis(run.last_round), axis_up_to(most, count), said
+    )
     rows = [
         [
             *(str(row["round"]), count(row.get("models_sent")), count(row.get("models_up"))),

@@ -47,7 +47,7 @@ from fedapp.evaluation.findings import (
 from fedapp.learn.metrics import evaluation
 from fedapp.models.description import Description
 from fedapp.models.evidence import Evidence
-from fedapp.reports.charts import Share, Shares, gallery, intervals
+from fedapp.reports.charts import IntervalRow, ShareInterval, gallery, intervals
 from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_classes import calibration, confusion_block
 
@@ -355,7 +355,7 @@ def _class_block(results: list[ClassResult], at: float, reading: str) -> Block:
             few.append(f"{one.name}: {images} image{'' if images == 1 else 's'}")
             continue
         share = _with_interval(one.found)
-        drawn.append(Shares(one.name, [share], f"{right} of {images}"))
+        drawn.append(IntervalRow(one.name, [share], f"{right} of {images}"))
         cells = [one.name, str(images), _written(share)]
         cells.append(
             _written(_with_interval(one.spared)) if one.spared[1] >= MIN_CLASS_IMAGES else DASH
@@ -378,13 +378,13 @@ def _class_block(results: list[ClassResult], at: float, reading: str) -> Block:
     return Block(title, reading, [Figure(picture, said)], [table], lines)
 
 
-def _with_interval(found: tuple[int, int, Values]) -> Share:
+def _with_interval(found: tuple[int, int, Values]) -> ShareInterval:
     """Return the share of right answers with its interval, of a triple as in `ClassResult`."""
     right, images, spread = found
-    return Share(right / images, widened_interval(wilson(right, images), spread), "c0")
+    return ShareInterval(right / images, widened_interval(wilson(right, images), spread), "c0")
 
 
-def _written(share: Share) -> str:
+def _written(share: ShareInterval) -> str:
     return f"{percent(share.value)} ({_ends(share.ends)})"
 
 

@@ -62,13 +62,13 @@ class Difference:
     p: float | None = None
 
     @property
-    def reach(self) -> float | None:
+    def half_width(self) -> float | None:
         """Half the width of the interval; None without one."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
-class Tally:
+class PairCounts:
     """In how many of n pairs the first is higher, and lower, by more than a margin."""
 
     higher: int
@@ -129,7 +129,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 @dataclass(frozen=True)
-class Telling:
+class BestComparison:
     """The method with the highest mean, and the others compared with it.
 
     Attributes:
@@ -145,14 +145,14 @@ class Telling:
     corrected: Mapping[str, float | None]
 
     @property
-    def behind(self) -> list[str]:
+    def worse(self) -> list[str]:
         """Methods that are significantly worse than the best."""
         return [m for m, p in self.corrected.items() if p is not None and p < 1 - CONFIDENCE]
 
     @property
-    def open(self) -> list[str]:
+    def undecided(self) -> list[str]:
         """Methods whose difference from the best is not significant."""
-        return [method for method in self.differences if method not in self.behind]
+        return [method for method in self.differences if method not in self.worse]
 
     @property
     def runs(self) -> int:
@@ -160,16 +160,16 @@ class Telling:
         return min(difference.n for difference in self.differences.values())
 
     @property
-    def reach(self) -> float | None:
+    def median_half_width(self) -> float | None:
         """Median half-width of the intervals; None where there is none.
 
         Smaller differences cannot be told from chance.
         """
-        halves = [r for d in self.differences.values() if (r := d.reach) is not None]
+        halves = [r for d in self.differences.values() if (r := d.half_width) is not None]
         return median(halves) if halves else None
 
 
-def level(comparisons: int) -> float:
+def bonferroni_confidence(comparisons: int) -> float:
     """Return the confidence of each of n >= 1 intervals so that all hold together at 95 %.
 
     This is Bonferroni's correction, 1 - 0.05 / n.
@@ -177,7 +177,7 @@ def level(comparisons: int) -> float:
     return 1 - (1 - CONFIDENCE) / comparisons
 
 
-def by_run(found: Mapping[str, Units]) -> dict[str, dict[int, float]]:
+def mean_by_seed(found: Mapping[str, Units]) -> dict[str, dict[int, float]]:
     """Return each method's mean accuracy by seed, over the units that all methods have."""
     shared = set.intersection(*map(set, found.values())) if found else set()
     seeds = sorted({seed for seed, _ in shared})
@@ -187,12 +187,12 @@ def by_run(found: Mapping[str, Units]) -> dict[str, dict[int, float]]:
     }
 
 
-def telling(found: Mapping[str, Units]) -> Telling | None:
+def compare_with_best(found: Mapping[str, Units]) -> BestComparison | None:
     """Compare methods over the runs that all of them have.
 
     Returns None where there are fewer than two methods or no run that all have.
     """
-    runs = by_run(found)
+    runs = mean_by_seed(found)
     if len(runs) < 2 or not all(runs.values()):
         return None
     best = max(runs, key=lambda method: fmean(runs[method].values()))
@@ -201,19 +201,19 @@ def telling(found: Mapping[str, Units]) -> Telling | None:
     p_of = dict(zip(map(frozenset, pairs), holm([t.p if t else None for t in tests]), strict=True))
     less = {m: paired_difference(of, runs[best]) for m, of in runs.items() if m != best}
     differences = {method: found for method, found in less.items() if found is not None}
-    return Telling(
+    return BestComparison(
         best, differences, {method: p_of[frozenset({method, best})] for method in differences}
     )
 
 
-def tally(pairs: "DataFrame", margin: float = 0.0) -> Tally:
+def count_pairs(pairs: "DataFrame", margin: float = 0.0) -> PairCounts:
     """Count the rows in which `ours` is higher, and lower, than `theirs` by more than `margin`.
 
     A difference of exactly the margin does not count, however floating point rounds it.
     """
     differences, least = pairs["ours"] - pairs["theirs"], margin + _ROUNDING
     higher, lower = int((differences > least).sum()), int((differences < -least).sum())
-    return Tally(higher, lower, len(differences))
+    return PairCounts(higher, lower, len(differences))
 
 
 def last_rounds(rounds: Sequence[Mapping[str, Any]]) -> float | None:

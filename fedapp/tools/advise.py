@@ -30,7 +30,12 @@ from fedapp.experiment.preset_files import (
     yaml_path,
 )
 from fedapp.reports.comparison.record import read_comparison
-from fedapp.reports.statistics import Difference, by_run, level, paired_difference
+from fedapp.reports.statistics import (
+    Difference,
+    bonferroni_confidence,
+    mean_by_seed,
+    paired_difference,
+)
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.compare import compare, folder_of, tune
 from fedapp.tools.compare.grid import read_grid
@@ -83,7 +88,7 @@ def advise(found: Mapping[str, Mapping[Unit, float]]) -> Advice | None:
     pairs = len(units) * (len(units) - 1) // 2
 
     def less(name: str, other: str) -> Difference:
-        difference = paired_difference(units[name], units[other], level(pairs))
+        difference = paired_difference(units[name], units[other], bonferroni_confidence(pairs))
         assert difference is not None  # every candidate has the shared units
         return difference
 
@@ -96,7 +101,7 @@ def advise(found: Mapping[str, Mapping[Unit, float]]) -> Advice | None:
             method = name
     differences = {name: less(name, method) for name in units if name != method}
     rivals = tuple(name for name, d in differences.items() if _may_be_better(d))
-    reaches = [r for name in rivals if (r := differences[name].reach) is not None]
+    reaches = [r for name in rivals if (r := differences[name].half_width) is not None]
     highest = max(units, key=lambda name: fmean(units[name].values()))
     return Advice(method, differences, tuple(over), rivals, highest, max(reaches, default=None))
 
@@ -149,7 +154,7 @@ def advise_on(
             file = folder / "tuning" / file.name
         if code := compare(str(file), {}, out=folder, jobs=jobs, by=by):
             return code
-    found = by_run(read_comparison(folder).units(SETTING, by))
+    found = mean_by_seed(read_comparison(folder).units(SETTING, by))
     advice = advise({name: found[name] for name in plain["methods"] if name in found})
     if advice is None:
         raise RunError(f"{data}: no site has labelled test images: label some, or nobody can tell")

@@ -29,37 +29,8 @@ def test_one_row_for_each_number_of_passes(work):
         )
 
 
-def test_the_alternatives_score_the_same(work):
-    """Rounding in float32 and in bfloat16; other draws have no difference to show."""
-    rows = {row["way"]: row for row in scoring.alternatives(work, repetitions=1)}
-    for name, row in rows.items():
-        if "difference" in row:
-            assert row["difference"] < (0.05 if name == "bfloat16" else 1e-4), name
-    assert sum("difference" in row for row in rows.values()) == 9
-
-
-@pytest.mark.parametrize("way", ["stacked samples", "stacked models", "torch's dropout"])
-def test_ways_that_draw_otherwise_agree_without_dropout(work, way):
-    model = work.model()
-    model.dropout.p = 0.0
-    expected = scoring.ours(model, work)
-    if way == "stacked models":
-        found = scoring.stacked_models([model, work.model()], work)[0]
-    else:
-        other = {
-            "stacked samples": scoring.stacked_samples,
-            "torch's dropout": scoring.with_torch_dropout,
-        }
-        found = other[way](model, work, *([5] if way == "stacked samples" else []))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_every_way_to_train_takes_the_same_steps(work, monkeypatch):
-    losses = {}
-    for name, way in training.ways_of(work, compiler=False).items():
-        torch.manual_seed(0)
-        losses[name] = way()
-    usual = losses.pop("train, as it is")
-    losses.pop("straightforward loop")  # draws another order
-    for name, loss in losses.items():
-        assert loss == pytest.approx(usual, rel=0.05 if name == "bfloat16" else 1e-4), name
+def test_both_ways_to_train_take_steps_of_the_same_size(work):
+    """They draw another order of the images, so the losses of an epoch differ a little."""
+    torch.manual_seed(0)
+    ours, plain = (way() for way in training.ways_of(work).values())
+    assert plain == pytest.approx(ours, rel=0.1)

@@ -37,7 +37,7 @@ from fedapp.models.card import model_card
 from fedapp.models.description import read_description
 from fedapp.reports.comparison.record import read_comparison
 from fedapp.reports.comparison.summary import in_words, overview
-from fedapp.reports.statistics import telling
+from fedapp.reports.statistics import compare_with_best
 from tests.golden.messages import RUNS, of_each_kind, of_run
 from tests.golden.numbers import BAGS
 
@@ -94,7 +94,7 @@ def _text(path: Path) -> str:
 def compared(_: Path) -> str:
     """Return what `fedapp compare` says at its end."""
     found = read_comparison(KEPT / "grid")
-    told = [(name, telling(found.units(name, "accuracy"))) for name in found.settings]
+    told = [(name, compare_with_best(found.units(name, "accuracy"))) for name in found.settings]
     lines = [overview(found, by) for by in ("accuracy", "balanced_accuracy")]
     return "\n".join([*lines, *(f"{name}: {in_words(of)}" for name, of in told if of)]) + "\n"
 

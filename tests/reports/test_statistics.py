@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from fedapp.reports.statistics import (
     Mean,
-    Tally,
+    PairCounts,
+    count_pairs,
     holm,
     interval_factor,
     largest_fall,
     last_rounds,
     mean_sd,
     paired_difference,
-    tally,
 )
 
 # --- means ----------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_differences_that_do_not_vary_are_not_tested():
     for more in (0.0, 0.1):
         found = paired_difference({seed: value + more for seed, value in theirs.items()}, theirs)
         assert (found.value, found.n) == (pytest.approx(more), 3)
-        assert (found.low, found.high, found.p, found.reach) == (None,) * 4
+        assert (found.low, found.high, found.p, found.half_width) == (None,) * 4
 
 
 def test_only_seeds_that_both_have_are_paired():
@@ -130,8 +130,8 @@ def test_holm_keeps_the_order_and_lies_between_the_bare_p_and_bonferroni(values)
 def test_equal_sites_are_neither_better_nor_worse_and_rounding_passes_no_margin(
     ours, theirs, margin, counts
 ):
-    found = tally(pandas.DataFrame({"ours": ours, "theirs": theirs}), margin)
-    assert found == Tally(*counts)
+    found = count_pairs(pandas.DataFrame({"ours": ours, "theirs": theirs}), margin)
+    assert found == PairCounts(*counts)
     assert found.lower_share == (counts[1] / counts[2] if counts[2] else None)
 
 

@@ -25,11 +25,11 @@ from fedapp.reports.comparison.record import (
 from fedapp.reports.layout import DASH, Entry, Table
 from fedapp.reports.statistics import (
     Difference,
-    Tally,
+    PairCounts,
+    count_pairs,
     holm,
     interval_factor,
     paired_difference,
-    tally,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def paired_table(comparison: ComparisonRecord, reference: str) -> Table:
         ]
         corrected = holm([d.p if d else None for d in found])
         for method, difference, p in zip(others, found, corrected, strict=True):
-            counted = tally(comparison.site_pairs(setting, method, reference))
+            counted = count_pairs(comparison.site_pairs(setting, method, reference))
             by_site = (counted.higher, counted.lower, counted.n) if counted.n else (DASH,) * 3
             rows.append(
                 [
@@ -146,7 +146,7 @@ def gains_table(comparison: ComparisonRecord) -> Table | None:
 
         def entry(setting: str, method: str) -> str:
             pairs = {} if method == reference else pairs_by_seed(setting, method, reference)
-            worse = {seed: tally(of, MARGIN).lower / len(of) for seed, of in pairs.items()}
+            worse = {seed: count_pairs(of, MARGIN).lower / len(of) for seed, of in pairs.items()}
             return _over_runs(worse, share=True)
 
         return entry
@@ -224,7 +224,7 @@ def harm(
     method: str,
     reference: str,
     column: str = SITE_SELECTED,
-) -> tuple[Tally, ...]:
+) -> tuple[PairCounts, ...]:
     """Count the sites that are worse and better than under a reference method.
 
     column: of sites.csv, at which round the accuracies are.
@@ -234,4 +234,4 @@ def harm(
     pairs = comparison.site_pairs(setting, method, reference, column)
     groups = pairs["mu"].map(label_group)
     of_groups = (pairs[groups == number] for number in range(len(LABEL_GROUPS)))
-    return tuple(tally(of, MARGIN) for of in (pairs, *of_groups))
+    return tuple(count_pairs(of, MARGIN) for of in (pairs, *of_groups))

@@ -13,30 +13,30 @@ from fedapp.reports.comparison.record import (
     WORK,
     ComparisonRecord,
 )
-from fedapp.reports.statistics import Mean, Telling
+from fedapp.reports.statistics import BestComparison, Mean
 
 _RULES = {VALIDATION: "at the round chosen by validation", LAST: "after the last round"}
 """How the round was chosen, in words."""
 
 
-def in_words(told: Telling) -> str:
+def in_words(told: BestComparison) -> str:
     """Return which methods are worse than the best one, and which cannot be told from it.
 
     Differences are in percentage points of accuracy.
     """
     if told.runs < 2:
         return f"{told.best} is highest; one seed tells nothing about other seeds."
-    if told.reach is None:
+    if told.median_half_width is None:
         return f"{told.best} is highest; no difference varies over the seeds, so none has a test."
     said = [
-        f"over {told.runs} seeds half of the pairs must differ by {100 * told.reach:.1f} points or "
-        "more to be told from chance"
+        f"over {told.runs} seeds half of the pairs must differ by "
+        f"{100 * told.median_half_width:.1f} points or more to be told from chance"
     ]
-    if told.behind:
-        shown = ", ".join(f"{m} ({points(told.differences[m].value)})" for m in told.behind)
+    if told.worse:
+        shown = ", ".join(f"{m} ({points(told.differences[m].value)})" for m in told.worse)
         said.append(f"below {told.best} beyond chance: {shown}")
-    if told.open:
-        shown = ", ".join(f"{m} ({points(told.differences[m].value)})" for m in told.open)
+    if told.undecided:
+        shown = ", ".join(f"{m} ({points(told.differences[m].value)})" for m in told.undecided)
         said.append(f"not told from {told.best}, the highest: {shown}")
     return "; ".join(said) + "."
 

@@ -26,7 +26,7 @@ from fedapp.reports.comparison.record import (
 )
 from fedapp.reports.comparison.style import MIX
 from fedapp.reports.comparison.sweep import Sweep, looks_of_lines
-from fedapp.reports.layout import DASH, Best, Entry, Table
+from fedapp.reports.layout import DASH, BestEntry, Entry, Table
 
 _NOT_COMPARABLE = "†"
 """Marks a paper's number that ours must not be compared with; a note gives the reason."""
@@ -146,7 +146,7 @@ def _bold(comparison: ComparisonRecord, column: str, best: Mapping[str, str | No
 
     def entry(setting: str, method: str) -> Entry:
         shown = text(setting, method)
-        return Best(str(shown)) if method == best[setting] else shown
+        return BestEntry(str(shown)) if method == best[setting] else shown
 
     return entry
 

@@ -8,7 +8,7 @@ from fedapp.evaluation.classification_metrics import Metric
 from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.run_folder import runs_root
 from fedapp.reports.comparison.summary import in_words, overview
-from fedapp.reports.statistics import telling
+from fedapp.reports.statistics import compare_with_best
 from fedapp.tools.compare.cell_process import Driver
 from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.execute import INTERRUPTED, execute
@@ -55,7 +55,7 @@ def compare(
         from fedapp.reports.comparison.document import write_report
 
         found = collection.record()
-        told = {name: telling(found.units(name, by)) for name in found.settings}
+        told = {name: compare_with_best(found.units(name, by)) for name in found.settings}
         print(f"\n{overview(found, by)}")
         print("\n".join(f"{name}: {in_words(of)}" for name, of in told.items() if of is not None))
         files += write_report(out)

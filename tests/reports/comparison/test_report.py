@@ -9,7 +9,7 @@ import pytest
 from fedapp.core.errors import RunError
 from fedapp.reports.comparison.document import write_report
 from fedapp.reports.comparison.record import read_comparison
-from fedapp.reports.layout import Best, Section, Table, escaped, to_markdown
+from fedapp.reports.layout import BestEntry, Section, Table, escaped, to_markdown
 from tests.reports.comparison.synthetic import (
     change,
     read_rows,
@@ -45,7 +45,7 @@ def test_markdown_shows_any_text_as_it_is():
 
 
 def test_markdown_of_a_table():
-    table = Table("T", ["a", "b"], [["x|y", Best("1")]], ["n < 2"], labels=1)
+    table = Table("T", ["a", "b"], [["x|y", BestEntry("1")]], ["n < 2"], labels=1)
     assert to_markdown("R", [Section("S", ["p"], [table])]) == (
         "# R\n\n## S\n\np\n\n### T\n\n| a | b |\n| --- | ---: |\n| x\\|y | **1** |\n\nn \\< 2\n"
     )

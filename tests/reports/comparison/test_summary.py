@@ -4,7 +4,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from fedapp.reports.comparison.summary import in_words, overview
-from fedapp.reports.statistics import by_run, level, telling
+from fedapp.reports.statistics import bonferroni_confidence, compare_with_best, mean_by_seed
 from tests.reports.comparison.synthetic import result, runs, site, written
 
 FOUND = {
@@ -20,13 +20,13 @@ def test_by_hand():
 
     t = -0.2 * sqrt(3) / 0.01 = -34.64, p = 0.000832; of two methods there is one pair.
     """
-    told = telling({"alone": FOUND["alone"], "average": FOUND["average"]})
+    told = compare_with_best({"alone": FOUND["alone"], "average": FOUND["average"]})
     found = told.differences["alone"]
     assert (found.n, found.value) == (3, pytest.approx(-0.2))
     assert found.high == pytest.approx(-0.2 + 4.3027 * 0.01 / 3**0.5, abs=1e-5)
     assert told.corrected["alone"] == pytest.approx(0.000832, abs=1e-6)
-    assert (told.best, told.behind, told.open) == ("average", ["alone"], [])
-    assert told.reach == pytest.approx(4.3027 * 0.01 / 3**0.5, abs=1e-5)
+    assert (told.best, told.worse, told.undecided) == ("average", ["alone"], [])
+    assert told.median_half_width == pytest.approx(4.3027 * 0.01 / 3**0.5, abs=1e-5)
 
 
 def test_sites_of_one_run_that_all_say_the_same_tell_no_more_than_one():
@@ -35,16 +35,16 @@ def test_sites_of_one_run_that_all_say_the_same_tell_no_more_than_one():
         method: {(seed, 100 * site + k): a for (seed, site), a in units.items() for k in range(100)}
         for method, units in FOUND.items()
     }
-    few, told = telling(FOUND), telling(many)
+    few, told = compare_with_best(FOUND), compare_with_best(many)
     for method, difference in few.differences.items():
         assert told.differences[method].n == 3
         assert told.differences[method].high == pytest.approx(difference.high)
-    assert told.behind == few.behind
+    assert told.worse == few.worse
 
 
 def test_p_values_are_of_the_paired_t_test_over_seeds_corrected_over_all_pairs_by_holm():
     """Of three pairs alone and average are furthest apart, tuned and average least."""
-    told, means = telling(FOUND), by_run(FOUND)
+    told, means = compare_with_best(FOUND), mean_by_seed(FOUND)
     values = {name: [means[name][seed] for seed in (0, 1, 2)] for name in FOUND}
     far, near = (ttest_rel(values[name], values["average"]) for name in ("alone", "tuned"))
     assert told.best == "average"
@@ -52,32 +52,37 @@ def test_p_values_are_of_the_paired_t_test_over_seeds_corrected_over_all_pairs_b
     assert told.corrected["tuned"] == pytest.approx(near.pvalue)
     found = told.differences["tuned"]
     assert (found.low, found.high) == pytest.approx(tuple(near.confidence_interval()))
-    assert (told.behind, told.open) == (["alone"], ["tuned"])
-    assert level(1) == 0.95 and level(5) == pytest.approx(0.99)
+    assert (told.worse, told.undecided) == (["alone"], ["tuned"])
+    assert bonferroni_confidence(1) == 0.95 and bonferroni_confidence(5) == pytest.approx(0.99)
 
 
 def test_a_shift_of_all_changes_nothing_and_units_that_one_lacks_are_left_out():
     shifted = {m: {unit: a + 0.1 for unit, a in units.items()} for m, units in FOUND.items()}
     more = {**shifted, "alone": {**shifted["alone"], (9, 9): 0.0, (1, 9): 0.0}}
-    before, after = telling(FOUND), telling(more)
-    assert before.best == after.best and before.behind == after.behind
-    assert before.reach == pytest.approx(after.reach)
+    before, after = compare_with_best(FOUND), compare_with_best(more)
+    assert before.best == after.best and before.worse == after.worse
+    assert before.median_half_width == pytest.approx(after.median_half_width)
 
 
 def test_at_the_extremes_nothing_is_told():
-    assert telling({}) is None
-    assert telling({"alone": FOUND["alone"]}) is None
-    assert telling({"alone": {(0, 0): 0.5}, "average": {(0, 1): 0.9}}) is None
-    one = telling({"alone": {(0, k): 0.5 + k / 1e5 for k in range(1000)},
+    assert compare_with_best({}) is None
+    assert compare_with_best({"alone": FOUND["alone"]}) is None
+    assert compare_with_best({"alone": {(0, 0): 0.5}, "average": {(0, 1): 0.9}}) is None
+    one = compare_with_best({"alone": {(0, k): 0.5 + k / 1e5 for k in range(1000)},
                    "average": {(0, k): 0.9 - k / 1e5 for k in range(1000)}})  # fmt: skip
-    assert (one.best, one.behind, one.open, one.reach) == ("average", [], ["alone"], None)
+    assert (one.best, one.worse, one.undecided, one.median_half_width) == (
+        "average",
+        [],
+        ["alone"],
+        None,
+    )
     assert in_words(one) == "average is highest; one seed tells nothing about other seeds."
-    same = telling({"alone": FOUND["alone"], "twin": FOUND["alone"]})
-    assert same.behind == [] and same.reach is None and "varies" in in_words(same)
+    same = compare_with_best({"alone": FOUND["alone"], "twin": FOUND["alone"]})
+    assert same.worse == [] and same.median_half_width is None and "varies" in in_words(same)
 
 
 def test_in_words():
-    text = in_words(telling(FOUND))
+    text = in_words(compare_with_best(FOUND))
     assert text.startswith("over 3 seeds half of the pairs must differ by ") and text.endswith(".")
     assert "points or more to be told from chance; " in text
     assert "below average beyond chance: alone (-20.0); not told from average, the highest:" in text
@@ -93,7 +98,7 @@ def test_units_are_sites_of_seeds_with_a_test_and_of_another_metric_seeds(tmp_pa
     title, _, line, _ = overview(found, "balanced_accuracy").splitlines()
     assert title.startswith("Test balanced accuracy, all sites' images together,")
     assert line.split() == ["a", "25.0", "(1)"]
-    assert by_run({"m": {(1, 2): 0.5, (1, 3): 0.7, (4, 0): 0.1}}) == {"m": {1: 0.6, 4: 0.1}}
+    assert mean_by_seed({"m": {(1, 2): 0.5, (1, 3): 0.7, (4, 0): 0.1}}) == {"m": {1: 0.6, 4: 0.1}}
 
 
 # --- the short table ------------------------------------------------------------------------------

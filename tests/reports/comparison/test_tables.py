@@ -22,7 +22,7 @@ from fedapp.reports.comparison.tables import (
     sweep_table,
     value_table,
 )
-from fedapp.reports.layout import Best, Table, mean_percent
+from fedapp.reports.layout import BestEntry, Table, mean_percent
 from fedapp.reports.statistics import Mean
 from tests.reports.comparison.synthetic import result, runs, site, written
 
@@ -30,7 +30,7 @@ TABLE_I = {"table": "I", "dataset": "FashionMNIST"}
 
 
 def rows_of(table: Table) -> list[list[str]]:
-    return [[e.text if isinstance(e, Best) else e for e in row] for row in table.rows]
+    return [[e.text if isinstance(e, BestEntry) else e for e in row] for row in table.rows]
 
 
 def column(table: Table, name: str) -> list[str]:
@@ -63,7 +63,7 @@ def test_accuracy_is_mean_and_sd_over_seeds_and_the_best_is_bold(tmp_path):
     assert table.columns == ["Method", "a", "b"]
     assert table.rows == [
         ["LocalOnly", "52.0 ± 2.0", "-"],
-        ["FixAvg", Best("61.0 ± 1.0"), "50.0 ± 0.0"],  # of one method none is the best
+        ["FixAvg", BestEntry("61.0 ± 1.0"), "50.0 ± 0.0"],  # of one method none is the best
     ]
 
 
@@ -79,7 +79,7 @@ def test_a_method_with_fewer_seeds_or_all_labels_is_never_the_best(tmp_path):
         *(site("a", "fedavg_sl", s, 0, 0.9, mu=1.0, labelled=10) for s in range(3)),
     ]
     table = accuracy_table(written(tmp_path, rows, sites))
-    assert [row[0] for row in table.rows if isinstance(row[1], Best)] == ["UM-pFSSL"]
+    assert [row[0] for row in table.rows if isinstance(row[1], BestEntry)] == ["UM-pFSSL"]
     assert rows_of(table)[2] == ["FixBN", "90.0 (n = 1)"]
     assert any("With every training image labelled: FedAvg-SL." in note for note in table.notes)
 
@@ -309,8 +309,8 @@ def test_a_sweep_of_the_data_is_a_table_of_methods_by_value(tmp_path):
     table = value_table(made, sweep, "selected_test_accuracy")
     assert table.columns == ["Method", "labels = 0.01", "labels = 0.1"]
     assert table.rows == [
-        ["FedAvg (labelled)", "60.0", Best("70.0")],
-        ["SAGE", Best("70.0"), "60.0"],
+        ["FedAvg (labelled)", "60.0", BestEntry("70.0")],
+        ["SAGE", BestEntry("70.0"), "60.0"],
     ]
     assert rows_of(value_table(made, sweep, "selected_worst_decile"))[1] == ["SAGE", "60.0", "50.0"]
 
