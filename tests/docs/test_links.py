@@ -61,3 +61,23 @@ def test_every_exception_from_a_rule_of_ruff_is_that_of_a_file():
     places = ("", "fedapp/**/")
     empty = [p for p in patterns if not any(any(ROOT.glob(f"{at}{p}")) for at in places)]
     assert empty == []
+
+
+def named_tests(text: str) -> set[str]:
+    return set(re.findall(r"`(test_\w+)`", text))
+
+
+@pytest.mark.parametrize("page", ["SECURITY", "MASKED_SUMS", "SITE_RULES", "results/hostile"])
+def test_every_test_that_a_page_on_security_names_is_there(page):
+    texts = (path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    known = {name for text in texts for name in re.findall(r"def (test_\w+)", text)}
+    assert named_tests((ROOT / f"docs/{page}.md").read_text()) - known == set()
+
+
+def test_every_cell_of_setting_and_adversary_names_a_test():
+    text = (ROOT / "docs/SECURITY.md").read_text().split("### Setting and adversary")[1]
+    rows = [line for line in text.splitlines() if line.startswith("| ")][:6]
+    assert len(rows) == 6 and "adversary" in rows[0]
+    for row in rows[1:]:
+        who, *cells = (cell.strip() for cell in row.strip("|").split(" | "))
+        assert len(cells) == 4 and all(map(named_tests, cells)), who

@@ -65,21 +65,15 @@ def moved(played):
 # --- rules of the server --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("own", "ours"), [
-    ({"beta": 0.0}, {}),
-    ({"beta": 0.5}, {"server_optimizer": "fedavgm", "server_momentum": 0.5}),
+@pytest.mark.parametrize(("name", "own", "ours"), [
+    ("fedavgm:FedAvgM", {"beta": 0.0}, {}),
+    ("fedavgm:FedAvgM", {"beta": 0.5}, {"server_optimizer": "fedavgm", "server_momentum": 0.5}),
+    ("fedadam:FedAdam", {"rate": 0.02}, {"server_optimizer": "fedadam", "server_rate": 0.02}),
 ])  # fmt: skip
-def test_fedavgm_is_ours_and_without_momentum_fedavg(tmp_path, own, ours):
-    found = play(toy(lab("fedavgm:FedAvgM")(**own), tmp_path, name="own"))
-    wanted = play(toy(FedAvg(**ours), tmp_path, name="ours"))
-    assert_close(last(found), last(wanted))
+def test_a_server_optimiser_is_ours_and_without_momentum_fedavg(tmp_path, name, own, ours):
+    found = play(toy(lab(name)(**own), tmp_path, name="own"))
+    assert_close(last(found), last(play(toy(FedAvg(**ours), tmp_path, name="ours"))))
     assert moved(found) > 0.1
-
-
-def test_fedadam_is_ours(tmp_path):
-    found = play(toy(lab("fedadam:FedAdam")(rate=0.02), tmp_path, name="own"))
-    ours = FedAvg(server_optimizer="fedadam", server_rate=0.02)
-    assert_close(last(found), last(play(toy(ours, tmp_path, name="ours"))))
 
 
 # --- SCAFFOLD -------------------------------------------------------------------------------------
