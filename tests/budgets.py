@@ -73,7 +73,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/cli": (700, 8),
     "client_app": (970, 13),
     "server_app": (600, 7),
-    "bench": (2_500, 30),
+    "bench": (2_360, 30),
     "tests": (51_230, 406),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""

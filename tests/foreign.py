@@ -92,8 +92,7 @@ def values(path: Path) -> NDArray[Any]:
     return read_stored(path).values
 
 
-def copied(path: Path, whole: Path, content: bytes) -> Path:
-    del whole
+def saved(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
@@ -105,29 +104,21 @@ def damaged(whole: Path, wanted: Any, read: Callable[[Path], Any]) -> Iterator[C
     stem, end = whole.stem, whole.suffix
     for share in (0.02, 0.1, 0.3, 0.6, 0.9, 0.99):
         cut = content[: int(len(content) * share)]
-        yield Case(
-            copied(whole.with_name(f"{stem}-cut{share}{end}"), whole, cut), read, wanted, True
-        )
+        yield Case(saved(whole.with_name(f"{stem}-cut{share}{end}"), cut), read, wanted, True)
     for name, other in (
         ("empty", b""), ("nul", bytes(4096)), ("noise", RNG.bytes(4096)),
         ("magic", b"XXXX" + content[4:]), ("before", b"\n" + content),
     ):  # fmt: skip
         either = name in ("magic", "before")
         refused = wanted if either else REFUSED
-        yield Case(
-            copied(whole.with_name(f"{stem}-{name}{end}"), whole, other), read, refused, either
-        )
+        yield Case(saved(whole.with_name(f"{stem}-{name}{end}"), other), read, refused, either)
     behind = whole.with_name(f"{stem}-behind{end}")
-    yield Case(copied(behind, whole, content + RNG.bytes(99)), read, wanted, True)
+    yield Case(saved(behind, content + RNG.bytes(99)), read, wanted, True)
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
-    return (
-        struct.pack(">I", len(content))
-        + kind
-        + content
-        + struct.pack(">I", zlib.crc32(kind + content))
-    )
+    whole = kind + content
+    return struct.pack(">I", len(content)) + whole + struct.pack(">I", zlib.crc32(whole))
 
 
 def png(
@@ -136,7 +127,7 @@ def png(
     """Write a PNG, whatever its parts say."""
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0))
     body = b"".join(more) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    return copied(path, path, b"\x89PNG\r\n\x1a\n" + head + body)
+    return saved(path, b"\x89PNG\r\n\x1a\n" + head + body)
 
 
 def images_of(root: Path) -> Iterator[Case]:
@@ -197,7 +188,7 @@ def images_of(root: Path) -> Iterator[Case]:
                 yield Case(file, values, wanted, wanted is DEEP)
     loop = tiff(root / "loop.tif", GREY).read_bytes()
     places = 8 + 2 + 12 * struct.unpack_from("<H", loop, 8)[0]
-    yield Case(copied(root / "loop.tif", root, loop[:places] + struct.pack("<I",
+    yield Case(saved(root / "loop.tif", loop[:places] + struct.pack("<I",
     8) + loop[places + 4 :]),
                values, GREY, True)  # fmt: skip
 
@@ -239,13 +230,13 @@ def dicoms(root: Path) -> Iterator[Case]:
     nested = dicom(root / "deep.dcm", CELLS, 12).read_bytes()
     place = nested.index(b"\x28\0\x02\0")
     item = b"\x08\0\x40\x11SQ\0\0\xff\xff\xff\xff\xfe\xff\0\xe0\xff\xff\xff\xff"
-    yield Case(copied(root / "nested.dcm", root, nested[:place] + item * 5000 + nested[place:]),
+    yield Case(saved(root / "nested.dcm", nested[:place] + item * 5000 + nested[place:]),
                values, REFUSED)  # fmt: skip
     huge = bytearray(nested)
     at = huge.index(b"\xe0\x7f\x10\0OW") + 8
     for length in (2**32 - 2, 2**31, 10, 2**32 - 1):  # all that there is, or too little
         struct.pack_into("<I", huge, at, length)
-        yield Case(copied(root / f"length{length}.dcm", root, bytes(huge)), values, CELLS, True)
+        yield Case(saved(root / f"length{length}.dcm", bytes(huge)), values, CELLS, True)
     for name in ("IM0001", "1.2.840.1", "a b.DCM"):
         yield Case(dicom(root / name, CELLS, 12), values, CELLS)
 
@@ -408,18 +399,17 @@ def tables(root: Path) -> Iterator[Case]:
         "folder": b"path,label\n.,normal\n",
     }  # fmt: skip
     for name, content in good.items():
-        file = copied(root / f"{name}.csv", root, content)
+        file = saved(root / f"{name}.csv", content)
         yield Case(file, listed, [(image, label, "", "") for image, label in right])
         yield Case(file, of_listing, right, name in ("spaces", "upper", "cr"))
     for name, content in bad.items():
-        file = copied(root / f"{name}.csv", root, content)
+        file = saved(root / f"{name}.csv", content)
         yield Case(file, listed, REFUSED)
         if name in ("empty", "utf16", "latin", "binary", "none", "gone", "long", "nul", "escape"):
             yield Case(file, of_listing, REFUSED)
     for name, between in (("semicolon", ";"), ("tab", "\t"), ("pipe", "|")):
-        file = copied(
+        file = saved(
             root / f"{name}.csv",
-            root,
             b"path,label\na.png,normal\n".replace(b",", between.encode()),
         )
         yield Case(file, listed, [("a.png", "normal", "", "")], True)
@@ -430,7 +420,7 @@ def tables(root: Path) -> Iterator[Case]:
             (root / name / words).symlink_to("/etc/passwd")
         else:
             os.mkfifo(root / name / words)
-        copied(root / name / "labels.csv", root, f"path,label\n{words},normal\n".encode())
+        saved(root / name / "labels.csv", f"path,label\n{words},normal\n".encode())
         yield Case(root / name, listed, REFUSED)
 
 
@@ -469,22 +459,22 @@ def presets(root: Path) -> Iterator[Case]:
         found = load_experiment(str(path))
         return found.seed, found.split.num_clients, found.data.name
 
-    yield Case(copied(root / "good.yaml", root, PRESET.encode()), read, (3, 4, "digits"))
+    yield Case(saved(root / "good.yaml", PRESET.encode()), read, (3, 4, "digits"))
     crlf = PRESET.replace("\n", "\r\n").encode()
-    yield Case(copied(root / "crlf.yaml", root, crlf), read, (3, 4, "digits"))
+    yield Case(saved(root / "crlf.yaml", crlf), read, (3, 4, "digits"))
     for name, content in YAMLS.items():
         wanted = (10**400, 4, "digits") if name == "huge" else REFUSED  # no seed is too large
-        yield Case(copied(root / f"{name}.yaml", root, content), read, wanted)
+        yield Case(saved(root / f"{name}.yaml", content), read, wanted)
 
 
 def terms(root: Path) -> Iterator[Case]:
     def read(path: Path) -> Any:
         return read_terms(path).rounds_at_most
 
-    good = copied(root / "good" / "site.yaml", root, b"rounds_at_most: 7\n")
+    good = saved(root / "good" / "site.yaml", b"rounds_at_most: 7\n")
     yield Case(good, read, 7)
     for name, content in YAMLS.items():
-        yield Case(copied(root / name / "site.yaml", root, content), read, REFUSED)
+        yield Case(saved(root / name / "site.yaml", content), read, REFUSED)
 
 
 JSONS = {
@@ -512,7 +502,7 @@ def models(root: Path) -> Iterator[Case]:
     for name, content in JSONS.items():
         folder = root / name
         for file, bytes_of in files.items():
-            copied(folder / file, root, content if file.endswith(".json") else bytes_of)
+            saved(folder / file, content if file.endswith(".json") else bytes_of)
         yield Case(folder, read, REFUSED)
     described = next(name for name in files if name.endswith(".json"))
     tensors = next(name for name in files if not name.endswith(".json"))
@@ -532,8 +522,8 @@ def models(root: Path) -> Iterator[Case]:
             changed = json.loads(files[described])
             changed["model"][place] = value
             folder = root / f"{place}{number}"
-            copied(folder / described, root, json.dumps(changed).encode())
-            copied(folder / tensors, root, files[tensors])
+            saved(folder / described, json.dumps(changed).encode())
+            saved(folder / tensors, files[tensors])
             free = value == plain["model"][place]
             yield Case(folder, read, classes if free else REFUSED)
     for name, blob in (
@@ -547,6 +537,6 @@ def models(root: Path) -> Iterator[Case]:
             changed = json.loads(files[described])
             changed["model"]["sha256"] = digest_of(blob) if honest else changed["model"]["sha256"]
             folder = root / f"tensors-{name}-{honest}"
-            copied(folder / described, root, json.dumps(changed).encode())
-            copied(folder / tensors, root, blob)
+            saved(folder / described, json.dumps(changed).encode())
+            saved(folder / tensors, blob)
             yield Case(folder, read, REFUSED)
