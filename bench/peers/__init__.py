@@ -1,1 +1,1 @@
-"""FedAvg side by side: this project, a bare PyTorch loop, and other simulators where they lie."""
+"""FedAvg side by side: this project, a bare PyTorch loop, and other simulators from checkouts."""

@@ -1,12 +1,12 @@
-"""A round of FedAvg, here and elsewhere: processor time, memory, and whether the work is equal.
+"""A round of FedAvg in this project and in others: CPU time, memory, and whether the work is equal.
 
 `python -m bench.peers [--quick] [--turns N] [--sites K] [--only 'NAME;NAME'] [--before PATH]
-[--pfllib PATH] [--fl-bench PATH] [--pfl-research PATH]`: beside a bare PyTorch loop and one in this
-project's steps, this project and those that a path is given of.
-Each turn is a process of its own on one thread, in a new order; a ratio is taken within a turn.
-Before that, each trains one round without dropout and with a batch a site, where the order of
-images says nothing: `update apart` is how far its update is from the loop's, of the update's
-length.
+[--pfllib PATH] [--fl-bench PATH] [--pfl-research PATH]`: this project runs beside a bare
+PyTorch loop, the same loop with this project's training steps, and those projects whose checkouts
+are given. In each turn every contender runs once, in a new order, in a process of its own with one
+thread; ratios are taken within a turn. Before that, each contender trains one round without dropout
+and with one batch per site, so that the order of the images does not matter: `update apart` is the
+distance of its update from the bare loop's, relative to the length of that update.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -58,7 +58,7 @@ SETTINGS = (
 )
 TOY = (Setting("4 x 20", "digits", {"name": "resnet9", "width": 2}, 4, 20, 2, 4, batch_size=10),)
 ROUNDS = 2
-"""Of a turn that count, after the warm-up."""
+"""Rounds of a turn that count, after the warm-up."""
 
 Checkout = Annotated[Path | None, typer.Option(help="its checkout", show_default=False)]
 
@@ -82,10 +82,10 @@ def main(
     }
     checkouts = {name: path for name, path in given.items() if path}
     turns = 1 if quick else turns
-    settings = of_so_many(sites, TOY if quick else SETTINGS)
+    settings = settings_of_size(sites, TOY if quick else SETTINGS)
     contenders = [Contender(LOOP, "loop"), Contender(STEPS, "steps"), Contender(OURS, "ours")]
     contenders += [contender(name, path) for name, path in checkouts.items()]
-    contenders = those(only, contenders)
+    contenders = chosen_contenders(only, contenders)
     with TemporaryDirectory(prefix="bench-") as folder:
         for index, setting in enumerate(settings):
             place = Path(folder) / str(index)
@@ -96,8 +96,11 @@ def main(
             save(f"peers-{setting.sites}", rows, told, quick=quick)
 
 
-def of_so_many(sites: int | None, settings: Sequence[Setting]) -> Sequence[Setting]:
-    """Return the settings of so many sites, None: all. Raises ConfigError where there is none."""
+def settings_of_size(sites: int | None, settings: Sequence[Setting]) -> Sequence[Setting]:
+    """Return the settings with this number of sites; None: all settings.
+
+    Raises ConfigError where there is none.
+    """
     found = [setting for setting in settings if sites in (None, setting.sites)]
     if not found:
         known = ", ".join(str(setting.sites) for setting in settings)
@@ -105,8 +108,11 @@ def of_so_many(sites: int | None, settings: Sequence[Setting]) -> Sequence[Setti
     return found
 
 
-def those(only: str, contenders: Sequence[Contender]) -> list[Contender]:
-    """Return the bare loop and those of these names; empty: all. Raises ConfigError."""
+def chosen_contenders(only: str, contenders: Sequence[Contender]) -> list[Contender]:
+    """Return the bare loop and the contenders named in `only`; empty: all.
+
+    Raises ConfigError for an unknown name.
+    """
     names = {contender.name for contender in contenders}
     wanted = set(filter(None, map(str.strip, only.split(";")))) or names
     if unknown := sorted(wanted - names):
@@ -115,7 +121,7 @@ def those(only: str, contenders: Sequence[Contender]) -> list[Contender]:
 
 
 def notes(turns: int, sites: int, checkouts: Collection[str], only: str) -> dict[str, object]:
-    """Return what all rows have in common; the command without where things lie here."""
+    """Return what all rows have in common, with the command but without paths of this machine."""
     paths = "".join(f" --{name.lower()} PATH" for name in checkouts)
     paths += f" --only '{only}'" if only else ""
     return {
@@ -126,7 +132,7 @@ def notes(turns: int, sites: int, checkouts: Collection[str], only: str) -> dict
 
 
 def equal_work(setting: Setting, contenders: Sequence[Contender], folder: Path) -> dict[str, float]:
-    """Return how far each one's update of a round is from the loop's: see `problem.apart`."""
+    """Return the distance of each contender's update from the bare loop's, by `problem.apart`."""
     network = {**setting.network, "dropout": 0.0}
     write(replace(setting, network=network, batch_size=setting.train), folder)
     for who in contenders:
@@ -143,7 +149,7 @@ def timed(
     folder: Path,
     differences: Mapping[str, float],
 ) -> list[Row]:
-    """Let all take turns, with and without evaluation; return their rows."""
+    """Let all contenders take turns, with and without evaluation; return a row for each."""
     write(setting, folder)
 
     def turn(evaluate: bool, who: Contender) -> dict[str, Any]:

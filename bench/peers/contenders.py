@@ -1,4 +1,4 @@
-"""Who can be measured, and where it lies."""
+"""The programs that can be measured, and where their checkouts are."""
 
 import os
 import subprocess
@@ -18,8 +18,11 @@ ROOT = Path(__file__).parents[2]
 class Kind:
     """A program that can be measured.
 
-    module: in this package. what: a checkout of it. inside: of a checkout, what Python imports
-    from. proof: a file that every checkout has.
+    Attributes:
+        module: name of its adapter in this package.
+        what: where a checkout of it comes from.
+        proof: a file that every checkout has.
+        inside: the folder of a checkout that Python imports from.
     """
 
     module: str
@@ -39,21 +42,21 @@ KINDS = {
         "pfl_research", "github.com/apple/pfl-research", "pfl/algorithm/federated_averaging.py"
     ),
 }
-"""By name; the option that points at a checkout is its name in small letters."""
+"""By name. The option that gives the path of a checkout is the name in lower case."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Who runs. path: what goes in front of Python's path; empty: nothing."""
+    """One contender. path: a folder that is put in front of Python's path; empty: none."""
 
     name: str
     module: str
     path: str = ""
 
     def turn(self, folder: Path, out: Path, evaluate: bool, rounds: int) -> dict[str, Any]:
-        """Run in a process of its own, on one thread; return what `turn.main` wrote.
+        """Run in a process of its own with one thread; return what `turn.main` wrote.
 
-        Raises ConfigError, one line, where it fails.
+        Raises ConfigError, in one line, where the process fails.
         """
         request = Request(self.module, self.path, str(folder), str(out), evaluate, rounds)
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -76,7 +79,7 @@ class Contender:
 
 
 def contender(name: str, checkout: Path) -> Contender:
-    """Return one of `KINDS` at a checkout. Raises ConfigError where there is none."""
+    """Return the contender of a name in `KINDS`. Raises ConfigError without such a checkout."""
     kind = KINDS[name]
     if not (checkout / kind.proof).is_file():
         raise ConfigError(

@@ -1,8 +1,8 @@
 """FedAvg of FL-bench (github.com/KarhouTam/FL-bench), from a checkout, in its serial mode.
 
-Its server, trainer and client run as they are, with its default settings but for those of the
-problem; set from outside are the data, the split and the cohorts. It normalises image by image, in
-its data set, and averages the statistics of batch norm.
+Its server, trainer and client run unchanged, with its default settings except those of the problem.
+Data, split and cohorts are set from outside. It normalises single images in its data set, and
+averages the statistics of batch norm.
 """
 
 import json
@@ -24,20 +24,20 @@ DATASET = "bench"
 
 
 def run(problem: Problem, mark: Mark) -> None:
-    """Run the rounds; with evaluation, its own of the sites that train, before and after."""
+    """Run the rounds; its own evaluation is of the sites that train, before and after training."""
     servers: Any = import_module("src.server.fedavg")
     server: Any = servers.FedAvgServer
     kind: Any = import_module("src.utils.models").DecoupledModel
 
     class Model(kind):  # type: ignore[misc]
-        """Our network as its kind of model."""
+        """Our network as its type of model."""
 
         def __init__(self) -> None:
             super().__init__()
             self.base, self.classifier = problem.network(), nn.Identity()
 
     class Server(server):  # type: ignore[misc]
-        """With our network, images, cohorts and marks."""
+        """Its server with our network, images, cohorts and marks."""
 
         def init_model(self) -> None:
             """Take our network."""

@@ -18,14 +18,14 @@ from fedapp.core.rng import torch_stream
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
 
 EVALUATED_AT_ONCE = 500
-"""Images."""
+"""Number of images in a batch of the evaluation."""
 
 Images = tuple[Tensor, Tensor]
 """Normalised images [n, c, h, w] and labels [n]."""
 
 
 def run(problem: Problem, mark: Mark) -> None:
-    """Run the rounds; with evaluation, the accuracy of every site's and of the common model."""
+    """Run the rounds, with the accuracies of the common and the sites' models if asked for."""
     setting, network = problem.setting, problem.network()
     sites = range(setting.sites)
     train = {k: problem.part(k, TRAIN) for k in sites}
@@ -56,11 +56,11 @@ def rounds(
     learn: Callable[[int, torch.Generator], int],
     measure: Callable[[], None],
 ) -> None:
-    """Run FedAvg's rounds.
+    """Run the rounds of FedAvg.
 
-    learn: trains the network, which holds the common model, at a site, in the order that a
-    generator draws; returns the number of images. measure: with evaluation, is called after each
-    round, when the network holds the new common model.
+    learn: trains the network, which has the weights of the common model, at a site, with images in
+    the order that the generator draws; returns the number of images. measure: evaluates; it is
+    called after each round if the problem asks for it, when the network has the new common model.
     """
     state = network.state_dict()  # the network's own tensors
     common = {name: tensor.clone() for name, tensor in state.items()}
@@ -102,7 +102,7 @@ def _train(network: nn.Module, images: Images, problem: Problem, shuffle: torch.
 
 @torch.inference_mode()
 def _right(network: nn.Module, images: Images) -> Tensor:
-    """Return whether each image's label is the likeliest: bool [n]."""
+    """Return whether each image is classified correctly: bool [n]."""
     network.eval()
     parts = zip(*(part.split(EVALUATED_AT_ONCE) for part in images), strict=True)
     return torch.cat([network(x).argmax(1) == y for x, y in parts])

@@ -1,4 +1,4 @@
-"""This project's FedAvg in its loopback driver, as `fedapp run` has it."""
+"""This project's FedAvg in the loopback simulation, as `fedapp run` runs it."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ RUN = "run"
 
 
 def run(problem: Problem, mark: Mark) -> None:
-    """Run the rounds; with evaluation, what every run has: see docs/PERFORMANCE.md."""
+    """Run the rounds, with the evaluation of every run if asked for (docs/PERFORMANCE.md)."""
     tune_own_process()
     with TemporaryDirectory(prefix="bench-") as out:
         experiment = experiment_of(problem, out)
@@ -33,7 +33,7 @@ def run(problem: Problem, mark: Mark) -> None:
             return from_bytes(store.get(digest), schema, "the server", experiment.transport)
 
         class Marked(FedAvg):
-            """FedAvg that marks each round's beginning, and evaluates only if it is to."""
+            """FedAvg that marks the beginning of each round, and evaluates only if asked to."""
 
             def server_round(
                 self, state: MethodState, rnd: Round
@@ -53,7 +53,7 @@ def run(problem: Problem, mark: Mark) -> None:
 
 
 def experiment_of(problem: Problem, out: str) -> Experiment:
-    """Return the run's settings. Round 0 trains nobody; sites keep no models for use."""
+    """Return the run's settings. Round 0 trains no site, and sites keep no models."""
     setting = problem.setting
     overrides: Mapping[str, str | int | float | bool] = {
         "seed": SEED,

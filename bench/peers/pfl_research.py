@@ -1,8 +1,8 @@
 """FedAvg of pfl-research (github.com/apple/pfl-research), from a checkout.
 
-Its algorithm, simulated backend and PyTorch model run as they are, as its own benchmarks put them
-together; set from outside are the data and the cohorts. It sees a site's images in the same order
-in every epoch, and averages no statistics of batch norm.
+Its algorithm, simulated backend and PyTorch model run unchanged, combined as in its own benchmarks.
+Data and cohorts are set from outside. It uses a site's images in the same order in every epoch, and
+does not average the statistics of batch norm.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,11 +21,11 @@ from fedapp.data.split.manifest import TEST, TRAIN
 from fedapp.learn.networks import Network
 
 NEVER = 10**9
-"""Rounds."""
+"""An evaluation frequency, in rounds, that is never reached."""
 
 
 class Model(nn.Module):
-    """Our network with the loss and the metrics that its models have."""
+    """Our network with the loss and the metrics that its models must have."""
 
     def __init__(self, network: Network, weighted: Any) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Model(nn.Module):
 
 
 def run(problem: Problem, mark: Mark) -> None:
-    """Run the rounds; with evaluation, its own: the cohort's before and after, then every site."""
+    """Run the rounds; its evaluation is of the cohort before and after, then of every site."""
     algorithm = import_module("pfl.algorithm.base")
     fedavg: Any = import_module("pfl.algorithm.federated_averaging").FederatedAveraging
     callback: Any = import_module("pfl.callback.base").TrainingProcessCallback
@@ -55,7 +55,7 @@ def run(problem: Problem, mark: Mark) -> None:
     setting, network = problem.setting, problem.network()
 
     class Marker(callback):  # type: ignore[misc]
-        """Marks between its iterations."""
+        """Calls the marks between its iterations."""
 
         def on_train_begin(self, *, model: Any) -> Any:
             """Mark the beginning."""
@@ -70,10 +70,10 @@ def run(problem: Problem, mark: Mark) -> None:
             return False, metrics.Metrics()
 
     class Algorithm(fedavg):  # type: ignore[misc]
-        """Counts from 1: it evaluates in its round 0, however seldom it is to."""
+        """Counts iterations from 1, because it always evaluates in iteration 0."""
 
         def get_next_central_contexts(self, model: Any, iteration: int, *rest: Any) -> Any:
-            """Return what the round's sites are to do."""
+            """Return the contexts of the next iteration."""
             return super().get_next_central_contexts(model, iteration + 1, *rest)
 
     wrapped = Model(network, metrics.Weighted)
@@ -104,7 +104,7 @@ def run(problem: Problem, mark: Mark) -> None:
 
 
 def _federated(problem: Problem, split: int, users: Iterable[int]) -> Any:
-    """Return the sites' images, asked for in the order of `users`."""
+    """Return the sites' images as its data set, which yields sites in the order of `users`."""
     data = {site: problem.part(site, split) for site in range(problem.setting.sites)}
     order: Iterator[int] = iter(users)
     federated: Any = import_module("pfl.data.federated_dataset").FederatedDataset

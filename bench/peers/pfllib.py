@@ -1,8 +1,8 @@
 """FedAvg of PFLlib (github.com/TsingZ0/PFLlib), from a checkout's folder `system`.
 
-Its server and clients run as they are; set from outside are the data (its files of each site), the
-cohorts, and SGD's momentum, which it has no setting for and which here lives on between rounds. Of
-batch norm it averages no statistics.
+Its server and clients run unchanged. Set from outside are the data (one file for each site), the
+cohorts, and the momentum of SGD, for which it has no setting; the momentum survives between rounds
+here. It does not average the statistics of batch norm.
 """
 
 import os
@@ -23,11 +23,11 @@ DATASET = "bench"
 
 
 def run(problem: Problem, mark: Mark) -> None:
-    """Run the rounds; with evaluation, its `evaluate` in front of each."""
+    """Run the rounds; its `evaluate` runs before each of them if asked for."""
     fedavg: Any = import_module("flcore.servers.serveravg").FedAvg
 
     class Server(fedavg):  # type: ignore[misc]
-        """With our cohorts and marks."""
+        """Its server with our cohorts and marks."""
 
         def select_clients(self) -> list[Any]:
             """Mark the round's beginning; return the cohort."""
@@ -36,7 +36,7 @@ def run(problem: Problem, mark: Mark) -> None:
             return [self.clients[k] for k in next(cohorts)]
 
         def evaluate(self) -> None:
-            """Evaluate, where it is asked for."""
+            """Evaluate if the problem asks for it."""
             if problem.evaluate:
                 super().evaluate()
 
@@ -63,7 +63,7 @@ def _write_data(problem: Problem, folder: Path) -> None:
 
 
 def _arguments(problem: Problem) -> Namespace:
-    """Return what its command line would give; what FedAvg does not use is off."""
+    """Return the arguments of its command line; what FedAvg does not use is off."""
     setting = problem.setting
     return Namespace(
         algorithm="FedAvg",

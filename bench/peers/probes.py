@@ -1,4 +1,4 @@
-"""Marks between a contender's rounds: time, page faults, images seen; the first round's model."""
+"""Marks between the rounds of a contender: time, page faults, images seen, the first model."""
 
 import resource
 import time
@@ -12,33 +12,39 @@ from torch import Tensor, nn
 from bench.peers.problem import save_model
 
 Mark = Callable[[Callable[[], Mapping[str, Tensor]]], None]
-"""Called before the first round and after each one; its argument returns the common model."""
+"""A function called before the first round and after each; its argument returns the common
+model."""
 
 
 class EnoughError(Exception):
-    """All rounds are run."""
+    """Raised when all rounds were run."""
 
 
 class Marks:
     """The marks of one run.
 
-    rounds: the last mark after as many raises EnoughError. Of the first round, images
-    are counted and the model is written to `model`. classes: of the head, whose inputs are counted.
+    In the first round, the images that pass the head are counted, and the model after it is
+    written.
+
+    Args:
+        rounds: number of rounds; the mark after the last one raises EnoughError.
+        classes: of the data set, by which the head is found.
+        model: file for the model after the first round.
     """
 
     def __init__(self, rounds: int, classes: int, model: Path) -> None:
         self.seconds: list[float] = []
         """CPU time of this process in each round, all threads."""
         self.faults: list[int] = []
-        """Pages that the system gave to this process in each round."""
+        """Minor page faults of this process in each round: pages of memory that it was given."""
         self.images = {"trained": 0, "evaluated": 0}
-        """Images that went through the network in the first round."""
+        """Images that passed through the network in the first round."""
         self._rounds, self._classes, self._path = rounds, classes, model
         self._began: tuple[float, int] | None = None
         self._counting: Any = None
 
     def __call__(self, model: Callable[[], Mapping[str, Tensor]]) -> None:
-        """End a round; the time that a mark takes itself is in none."""
+        """End a round. The time that the mark itself takes does not count."""
         now, faults = _used()
         if self._began is None:
             self._counting = nn.modules.module.register_module_forward_pre_hook(self._count)

@@ -1,4 +1,4 @@
-"""What every contender is given: the same images, split, cohorts, network and first model."""
+"""The problem of all contenders: the same images, split, cohorts, network and initial model."""
 
 import json
 import math
@@ -32,11 +32,20 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Setting:
-    """A federation of K sites that have equally many images each, all of them labelled.
+    """A federation of K sites with equally many images each, all of them labelled.
 
-    network: `model.*`, by name. train, val, test: images of a site. batch_size: divides `train`, so
-    that nobody drops images or trains on a smaller last batch. share: tau, of the sites that train
-    in a round. warm_up: rounds that do not count.
+    Attributes:
+        name: for readers.
+        data: name of the data set.
+        network: settings `model.*` by name.
+        sites: K.
+        train, val, test: number of images of a site.
+        batch_size: a divisor of `train`, so that nobody drops images or has a smaller last batch.
+        share: tau, the share of sites that train in a round.
+        epochs: local epochs of a round.
+        learning_rate: of SGD.
+        momentum: of SGD.
+        warm_up: number of rounds that do not count.
     """
 
     name: str
@@ -60,15 +69,15 @@ class Setting:
 
     @property
     def cohort(self) -> int:
-        """How many sites train in a round."""
+        """Number of sites that train in a round."""
         return math.ceil(self.share * self.sites - 1e-9)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A setting and all that is drawn for it, in a folder that every contender reads.
+    """A setting with everything that was drawn for it, in a folder that every contender reads.
 
-    evaluate: whether contenders evaluate in every round. rounds: how many are run.
+    evaluate: whether contenders evaluate in every round. rounds: number of rounds to run.
     """
 
     folder: Path
@@ -78,13 +87,13 @@ class Problem:
 
     @classmethod
     def load(cls, folder: Path, evaluate: bool, rounds: int) -> Self:
-        """Read what `write` wrote."""
+        """Read the files that `write` wrote."""
         setting = Setting(**json.loads((folder / "setting.json").read_text()))
         return cls(folder, setting, evaluate, rounds)
 
     @property
     def manifest_path(self) -> Path:
-        """Where the split is."""
+        """File with the split."""
         return self.folder / "manifest.safetensors"
 
     @cached_property
@@ -94,13 +103,13 @@ class Problem:
 
     @cached_property
     def pool(self) -> DataSet:
-        """Return all images."""
+        """All images."""
         data = _data(self.setting)
         return load_dataset(data, SEED)
 
     @cached_property
     def cohorts(self) -> tuple[tuple[int, ...], ...]:
-        """Which sites train, ascending, round by round; drawn as the engine draws them."""
+        """The sites that train in each round, ascending, drawn as the engine draws them."""
         drawn = []
         for number in range(1, self.rounds + 1):
             order = numpy_stream(SEED, "cohort", number).permutation(self.setting.sites)
@@ -119,19 +128,22 @@ class Problem:
         return len(self.pool.classes)
 
     def network(self) -> Network:
-        """Build the network that everybody trains, with w_0; convolutions are channels-last."""
+        """Return the network with the initial weights w_0. Convolutions are channels-last."""
         network = build_model(_network(self.setting), self._inputs, self.classes)
         network.load_state_dict(self.w_0)
         return network
 
     @cached_property
     def w_0(self) -> Params:
-        """The model that everybody starts from."""
+        """The initial model of all contenders."""
         return initial_params(_network(self.setting), self._inputs, self.classes, SEED)
 
     @property
     def start(self) -> Params:
-        """The trained tensors of w_0: what all contenders average; some average no statistics."""
+        """The trained tensors of w_0, which all contenders average.
+
+        Some contenders do not average the statistics of batch norm.
+        """
         return {name: self.w_0[name] for name, _ in self.network().named_parameters()}
 
     @property
@@ -140,7 +152,7 @@ class Problem:
 
 
 def write(setting: Setting, folder: Path) -> None:
-    """Deal the images, at random, and write the setting and the split into the folder."""
+    """Split the images at random, and write the setting and the split into the folder."""
     pool = load_dataset(_data(setting), SEED)
     each = setting.train + setting.val + setting.test
     parts = np.repeat([TRAIN, VAL, TEST], [setting.train, setting.val, setting.test])
@@ -164,15 +176,16 @@ def write(setting: Setting, folder: Path) -> None:
 
 
 def save_model(model: Mapping[str, Tensor], path: Path) -> None:
-    """Write a model's tensors, in torch's standard layout."""
+    """Write a model's tensors, in torch's standard memory layout."""
     save_file({name: t.detach().contiguous() for name, t in model.items()}, path)
 
 
 def apart(model: Path, other: Path, start: Mapping[str, Tensor]) -> float:
-    """Return |w - v| / |v - w_0|, L2 norms over the tensors that `start` names of w_0.
+    """Return |w - v| / |v - w_0|, with L2 norms over the tensors of `start`, which is w_0.
 
-    model, other: files of w and v. 0: w is v; 1: w differs from v as much as training changed v.
-    Raises ZeroDivisionError where v is w_0.
+    The result is 0 if w equals v, and 1 if w differs from v as much as training changed v.
+
+    model, other: files of w and v. Raises ZeroDivisionError where v equals w_0.
     """
 
     def far(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

@@ -1,8 +1,8 @@
-"""The bare loop in this project's steps: what a round costs without all that a federation adds.
+"""The bare loop with this project's training steps: a round without what a federation adds to it.
 
-Images stay uint8 and are normalised mini-batch by mini-batch, gradients are limited, and after a
-round every site answers its validation and its test images by the common model and, where it has
-just trained one, by its own.
+Images stay uint8 and are normalised in each mini-batch, gradients are clipped, and after a round
+every site evaluates the common model on its validation and test images, and its own if it has just
+trained.
 """
 
 import torch
@@ -19,7 +19,7 @@ from fedapp.learn.params import Params
 
 
 def run(problem: Problem, mark: Mark) -> None:
-    """Run the rounds; with evaluation, the accuracies of the common and of every site's model."""
+    """Run the rounds, with the accuracies of the common and the sites' models if asked for."""
     setting, pool, network = problem.setting, problem.pool, problem.network()
     state = network.state_dict()  # the network's own tensors
     parts = {

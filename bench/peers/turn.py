@@ -1,4 +1,4 @@
-"""One contender's turn, in a process of its own: `python -m bench.peers.turn REQUEST`, JSON."""
+"""One turn of a contender, in a process of its own: `python -m bench.peers.turn REQUEST` (JSON)."""
 
 import json
 import sys
@@ -11,11 +11,16 @@ import torch
 
 @dataclass(frozen=True)
 class Request:
-    """What a turn is to do.
+    """The instructions for a turn.
 
-    module: in this package, with `run(problem, mark)`. path: what goes in front of Python's path;
-    empty: nothing. folder: the problem's. out: the answer goes to `<out>.json`, the model after the
-    first round to `<out>.safetensors`. rounds: at least one.
+    Attributes:
+        module: a module of this package with `run(problem, mark)`.
+        path: a folder that is put in front of Python's path; empty: none.
+        folder: the problem's folder.
+        out: the result goes to `<out>.json`, the model after the first round to
+            `<out>.safetensors`.
+        evaluate: whether the contender evaluates in every round.
+        rounds: number of rounds, at least one.
     """
 
     module: str
@@ -31,11 +36,11 @@ class Request:
 
 
 def main() -> None:
-    """Run the contender and write what it took."""
+    """Run the contender; write its times, page faults, images and memory."""
     request = Request(**json.loads(sys.argv[1]))
     if request.path:
         sys.path.insert(0, request.path)
-    # Only now: another checkout of this project may stand in front of this one.
+    # Imported only now, because another checkout of this project may be in front of this one.
     from bench.peers.probes import EnoughError, Marks
     from bench.peers.problem import Problem
 
@@ -56,7 +61,7 @@ def main() -> None:
 
 
 def peak_mib(status: str) -> float:
-    """Return the most memory that a process has had, from its /proc/PID/status."""
+    """Return the peak memory of a process in MiB, from the text of its /proc/PID/status."""
     [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) / 1024  # kB
 

@@ -209,10 +209,9 @@ def line_chart(
         axes.plot(*zip(*line.points, strict=True), way, color=colour, lw=2)
         if len(line.points) == 1:  # through which no line can be seen
             _mark(axes, "o", line.points[0], facecolor=colour, edgecolor=colour)
-        if line.name:
-            # In pixels below the plot's top, so that no name covers another.
-            lowest = max(height * (1 - line.points[-1][1] / up.high), lowest + _SPACE)
-            _label(axes, shortened(line.name, 14), (1, 1), (6, -lowest), line.colour, va="center")
+        # In pixels below the plot's top, so that no name covers another.
+        lowest = max(height * (1 - line.points[-1][1] / up.high), lowest + _SPACE)
+        _label(axes, shortened(line.name, 14), (1, 1), (6, -lowest), line.colour, va="center")
     return _picture(figure, alternative)
 
 

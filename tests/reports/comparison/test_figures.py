@@ -232,7 +232,7 @@ def test_a_figure_is_the_same_file_whatever_the_callers_style(made):
 def test_every_file_is_written_and_named_and_again_to_the_same_bytes(tmp_path):
     realistic(tmp_path, ["alpha=0.5"], ["nu=1", "nu=5"], (0,))
     listed = [
-        Path(path) for path in CliRunner().invoke(app, ["report", str(tmp_path)]).output.split()
+        Path(path) for path in CliRunner().invoke(app, ["report", str(tmp_path)]).stdout.split()
     ]
     assert [str(path.relative_to(tmp_path)) for path in listed] == [
         *("tables.md", "tables.html", "figures/curves.png", "figures/sweep-nu.png"),
