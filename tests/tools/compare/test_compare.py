@@ -84,6 +84,7 @@ def test_a_failed_cell_gives_exit_code_1_its_last_words_and_its_log(
     assert "fixavg    50.0" in said.out and "um_pfssl     -" in said.out
     pretend()
     assert run(grid_file(tmp_path), out=out) == 0
+    assert (tmp_path / "calls").read_text().split()[-1] == "um_pfssl/seed-0+"
 
 
 def test_where_every_cell_fails_there_is_no_table(tmp_path: Path, pretend, capsys):
@@ -94,10 +95,18 @@ def test_where_every_cell_fails_there_is_no_table(tmp_path: Path, pretend, capsy
     assert said.err.count("out of luck") == 1 and " and 1 more: error:" in said.err, "a reason once"
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path, pretend, capsys):
+def test_ctrl_c_ends_the_processes_and_says_how_to_go_on(
+    tmp_path: Path, pretend, capsys, monkeypatch: pytest.MonkeyPatch
+):
     pretend(um_pfssl="hang")
-    out = tmp_path / "out"
+    out, started = tmp_path / "out", []
+    popen = execute.subprocess.Popen
 
+    def noted(*words, **named):
+        started.append(popen(*words, **named))
+        return started[-1]
+
+    monkeypatch.setattr(execute.subprocess, "Popen", noted)
     begun, results = out / "cells/base/um_pfssl/seed-0/checkpoint.json", out / "results.csv"
 
     def interrupt() -> None:
@@ -108,6 +117,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, pretend, capsys):
     threading.Thread(target=interrupt).start()
     assert run(grid_file(tmp_path), out=out) == INTERRUPTED
     assert "interrupted: 1 of 2 cells are done; the same command goes on" in capsys.readouterr().out
+    assert [process.poll() is None for process in started] == [False, False]
     pretend()
     assert run(grid_file(tmp_path), out=out) == 0
     calls = (tmp_path / "calls").read_text().split()
@@ -176,12 +186,6 @@ def test_the_command_line(tmp_path: Path, pretend, monkeypatch: pytest.MonkeyPat
     assert capsys.readouterr().err == (
         "fedapp: --methods: 'fedpr': no such method; did you mean 'fedper'?\n"
     )
-
-
-def test_help_says_what_the_arguments_are():
-    found = CliRunner().invoke(cli.app, ["compare", "--help"], env={"COLUMNS": "200"})
-    assert "a grid's YAML file, a sweep's name, or a preset and --methods" in found.output
-    assert "settings to change, such as training.learning_rate=0.03" in found.output
 
 
 # --- how many at a time ---------------------------------------------------------------------------

@@ -1,10 +1,6 @@
 """The runner, with stand-ins for the cells' processes: what is started, kept, ended, removed."""
 
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -101,54 +97,10 @@ def test_done_stays_begun_goes_on_and_the_unmade_starts_anew(tmp_path: Path, ben
     assert "seed 2: its checkpoint is damaged; it starts again" in bench.said.getvalue()
 
 
-def test_a_failed_cell_is_named_with_its_last_words_and_the_others_go_on(
-    tmp_path: Path, bench: Bench
-):
-    every = cells(tmp_path, methods=["fixavg", "fedper", "um_pfssl"])
-    failed = bench.run(every, {"fixavg": "fail"}, jobs=1).failed
-    assert {c.method: reason for c, reason in failed.items()} == {"fixavg": "error: out of luck"}
-    assert sorted(bench.done) == ["fedper", "um_pfssl"]
-    assert not bench.run(every).failed
-    assert bench.started == ["fixavg/seed-0+"]
-
-
 def test_a_killed_process_is_told_by_its_signal(tmp_path: Path, bench: Bench):
     (cell,) = cells(tmp_path, methods=["fixavg"])
     reason = bench.run([cell], {"fixavg": "killed"}).failed[cell]
     assert reason == "ended by signal 9, which may be for want of memory: lower --jobs"
-
-
-# --- interrupts -----------------------------------------------------------------------------------
-
-
-def interrupt_when(ready: Callable[[], bool]) -> None:
-    def wait() -> None:
-        while not ready():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=wait).start()
-
-
-def test_ctrl_c_ends_the_processes_and_the_next_run_goes_on(tmp_path: Path, bench: Bench):
-    every = cells(tmp_path, methods=["fixavg", "fedper", "um_pfssl"])
-    pids: list[int] = []
-    begun = execute.subprocess.Popen.__init__
-
-    def noted(self, *args, **named):
-        begun(self, *args, **named)
-        pids.append(self.pid)
-
-    bench._monkeypatch.setattr(execute.subprocess.Popen, "__init__", noted)
-    interrupt_when(lambda: (every[2].folder / "run.json").exists())
-    with pytest.raises(KeyboardInterrupt):
-        bench.run(every, {"fedper": "hang", "um_pfssl": "hang"})
-    assert len(pids) == 3
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-    assert not bench.run(every).failed
-    assert bench.started == ["fedper/seed-0+", "um_pfssl/seed-0+"]
 
 
 # --- mix ------------------------------------------------------------------------------------------
@@ -176,16 +128,10 @@ def test_mix_is_not_run_where_a_parent_failed_and_the_others_keep_their_models(
 # --- models ---------------------------------------------------------------------------------------
 
 
-def test_models_go_when_nothing_needs_them(tmp_path: Path, bench: Bench):
-    every = cells(tmp_path)
-    bench.run(every)
-    assert not any(map(models, every))
-    assert not (every[0].folder / "sites").exists()
-
-
 def test_models_stay_where_a_person_wants_them_and_go_later(tmp_path: Path, bench: Bench):
     every = cells(tmp_path)
     bench.run(every, keep_models=True)
     assert all(map(models, every))
     bench.run(every)
     assert (bench.started, any(map(models, every))) == ([], False)
+    assert not (every[0].folder / "sites").exists()

@@ -113,13 +113,6 @@ def test_a_row_of_another_answer_shares_the_run_of_one_with_its_settings(tmp_pat
     assert alone[0].folder.parent.name == "fedavg" and runs_of(alone) == list(alone)
 
 
-def test_an_answer_is_the_average_or_the_sites_own(tmp_path: Path):
-    methods = {"fedavg": {"method.preset": "fedavg_ft", "answer": "alone"}}
-    assert problems(tmp_path, methods=methods) == [
-        "methods: fedavg: answer = 'alone': must be common or tuned"
-    ]
-
-
 def test_a_setting_may_name_another_preset_and_the_papers_rows(tmp_path: Path):
     paper = {"table": "I", "dataset": "FashionMNIST"}
     found = grid(
@@ -257,6 +250,10 @@ def test_every_fault_of_the_file_is_a_line(tmp_path: Path):
             "methods: mix: fixprox must be among the methods",
         ),
         ({"methods": {"mix": {"seed": 1}}}, "methods: mix: seed = 1: is varied by the cells"),
+        (
+            {"methods": {"fedavg": {"method.preset": "fedavg_ft", "answer": "alone"}}},
+            "methods: fedavg: answer = 'alone': must be common or tuned",
+        ),
         ({"reference": "fixbn"}, "reference = 'fixbn': no such method; "),
         ({"tuned_from": "results_cifar1"}, "tuned_from = 'results_cifar1': no such grid; did you"),
         (

@@ -15,7 +15,6 @@ from fedapp.tools.compare.cells import build_cells, runs_of
 from fedapp.tools.compare.compare import tune
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.tuning import (
-    budget,
     candidates,
     judge,
     searched,
@@ -260,12 +259,6 @@ def test_a_grids_own_plan_stays_unless_the_command_line_says_otherwise(tmp_path:
     other = searched(own, {KEY: [0.1, 0.2], "training.momentum": [0.0, 0.9]})
     assert other.tune is not None and other.tune.seeds == [9] and other.tune.budget == 4
     assert len(candidates(other)) == 8
-
-
-def test_mix_has_no_candidates(tmp_path: Path) -> None:
-    plan = searched(grid(tmp_path, methods=["fixavg", "fixprox", "fixbn", "mix"]), {KEY: [0.1]})
-    assert {c.method for c in candidates(plan)} == {"fixavg", "fixprox", "fixbn"}
-    assert budget(plan, 3, 30).startswith("1 candidates of each of 3 methods, 1 settings, 1 seeds")
 
 
 def test_values_of_a_command_line() -> None:

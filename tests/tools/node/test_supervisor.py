@@ -112,13 +112,6 @@ def test_one_that_never_comes_online_is_started_again(supervised):
     assert here.starts()[0] not in here.left()
 
 
-def test_one_that_goes_offline_while_alive_is_started_again(supervised):
-    here = supervised(f"if number == 1:\n    tell(); time.sleep(1000)\n{STAY}")
-    here.until(lambda: here.state() == "online" and len(here.starts()) == 1)
-    here.until(lambda: here.state() == "online" and len(here.starts()) == 2)
-    assert "is offline: it is ended" in here.log()
-
-
 def test_while_the_server_is_silent_the_child_is_left_alone_and_it_says_why(supervised, tmp_path):
     child = "tell()\nwhile os.path.exists('trouble'):\n    time.sleep(0.02)\n"
     (tmp_path / "trouble").write_text("no route")

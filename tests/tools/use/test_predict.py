@@ -89,11 +89,6 @@ def test_what_fits_a_deep_image_is_said_by_the_models_window(model, tmp_path):
     assert "but it lacks the window of its own that the model reads such images by: save" in says
 
 
-def test_a_model_is_named_after_its_site(run):
-    folders = [path.name for path in (run / "models").iterdir() if path.is_dir()]
-    assert sorted(folders) == sorted(SITES)
-
-
 def test_answers_are_the_models_own_to_the_same_images(model, images, tmp_path):
     out = tmp_path / "answers.csv"
     assert invoked(model, images / "west" / "scans", "--out", out).exit_code == 0
@@ -226,6 +221,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path, images):
 
 @pytest.mark.parametrize(("name", "damage", "says"), [
     ("model.safetensors", lambda blob: blob[:-1], "model.safetensors: damaged (its SHA-256"),
+    ("model.safetensors", lambda blob: None, "model.safetensors: damaged (No such file"),
     ("model.json", lambda text: text[:-9], "model.json: damaged (not JSON)"),
     ("model.json", lambda text: b"[]", "model.json: damaged (format is None, must be 1)"),
     ("model.json", lambda text: text.replace(b'"format": 1', b'"format": 2'), "format is 2"),
@@ -236,14 +232,11 @@ def test_a_folder_without_a_model_is_refused(tmp_path, images):
 ])  # fmt: skip
 def test_a_damaged_model_is_refused(model, images, tmp_path, name, damage, says):
     copy = shutil.copytree(model, tmp_path / "copy")
-    (copy / name).write_bytes(damage((copy / name).read_bytes()))
+    damaged = damage((copy / name).read_bytes())
+    (copy / name).unlink()
+    if damaged is not None:
+        (copy / name).write_bytes(damaged)
     assert says in refused(copy, images)
-
-
-def test_a_model_without_its_tensors_is_refused(model, images, tmp_path):
-    copy = shutil.copytree(model, tmp_path / "copy")
-    (copy / "model.safetensors").unlink()
-    assert "model.safetensors: damaged (No such file" in refused(copy, images)
 
 
 def test_a_model_of_numbers_takes_no_images(model, images, tmp_path):
@@ -345,11 +338,6 @@ def test_a_model_written_before_there_was_a_calibration_has_sets_of_all_classes(
     assert "the model has no calibration images: every set holds all classes" in result.stderr
     everything = "|".join(plain["model"]["classes"])
     assert {(r["set"], r["abstain"]) for r in rows(result.stdout)} == {(everything, "yes")}
-
-
-def test_numbers_in_a_row_stand_in_one_line_of_the_description(model):
-    text = (model / "model.json").read_text()
-    assert '"inputs": [ 1, 8, 8 ],' in text and len(text.splitlines()) < 240
 
 
 def test_answers_are_not_written_over_the_list_of_images(model, tmp_path):
