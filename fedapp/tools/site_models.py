@@ -107,7 +107,7 @@ def _accuracy_in_words(found: MeasuredAccuracy, what: str) -> str:
     )
 
 
-LAST_ONE = "the last answer that the site used: what it kept during the run is gone"
+WHY_REMADE = "the last answer that the site used: what it kept during the run is gone"
 """The reason given for a model that is made anew. The run's own choice is lost with the kept model,
 and the pool holds only the models of the last round."""
 
@@ -206,7 +206,7 @@ def _make(folder: Path, run: FinishedRun, federation: LoadedSites, number: int) 
         for one in candidates(task.round, reported, task.round < experiment.method.joins_at)
         if one.answer == USED
     ]
-    why = ModelChoice(USED, LAST_ONE, None, tuple(used))
+    why = ModelChoice(USED, WHY_REMADE, None, tuple(used))
     maker = ModelMaker(run.path.name, experiment, facts, federation.are_images)
     networks = experiment.method.used(task, context)
     made = maker.make(context, networks, reported, task.round, why)

@@ -32,7 +32,7 @@ _BARS, _ASCII = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 
 
 @dataclass(frozen=True)
-class Watched:
+class RunState:
     """The state of a run at one time.
 
     rounds: how many follow the warm-up. rows: of metrics.jsonl, the warm-up's first. working:
@@ -90,7 +90,7 @@ def warnings_of(row: Row, before: Row) -> list[str]:
     return [*lines, fall] if fall else lines
 
 
-def look(run: Path) -> Watched:
+def run_state(run: Path) -> RunState:
     """Return the state of a run. Raises RunError if the folder holds no run."""
     if not (run / "config.yaml").is_file():
         several = (run / "cells").is_dir()
@@ -101,7 +101,7 @@ def look(run: Path) -> Watched:
     working = is_running(run)
     rows = RunFolder(run).metrics()
     metrics = run / "metrics.jsonl"
-    return Watched(
+    return RunState(
         name=str(plain["name"]),
         method=str(plain["method"]["name"]),
         sites=plain["split"]["num_clients"],
@@ -126,7 +126,7 @@ def curve(values: Sequence[float], width: int, marks: str = _BARS) -> str:
     return "".join(marks[round((value - low) * scale)] for value in shown)
 
 
-def screen(seen: Watched, unicode: bool = True) -> RenderableType:
+def screen(seen: RunState, unicode: bool = True) -> RenderableType:
     """Return the screen for a run's state. unicode: whether the terminal shows block characters."""
     table = Table.grid(padding=(0, 2))
     table.add_column(width=11)
@@ -150,7 +150,7 @@ def screen(seen: Watched, unicode: bool = True) -> RenderableType:
     return Group(*lines)
 
 
-def _facts(seen: Watched) -> list[tuple[str, str]]:
+def _facts(seen: RunState) -> list[tuple[str, str]]:
     if not seen.rows:
         return [("sites", "are being warmed up")] if seen.working else []
     last = seen.rows[-1]
@@ -200,7 +200,7 @@ def watch(run: str, console: Console) -> int:
     return 0
 
 
-def _on_screen(folder: Path, console: Console) -> Watched:
+def _on_screen(folder: Path, console: Console) -> RunState:
     unicode = console.encoding.startswith("utf")
     with Live(console=console, auto_refresh=False) as live:
         for seen in _looks(folder):
@@ -208,13 +208,13 @@ def _on_screen(folder: Path, console: Console) -> Watched:
     return seen
 
 
-def _in_lines(folder: Path, console: Console) -> Watched:
+def _in_lines(folder: Path, console: Console) -> RunState:
     """Print the lines of the run's own log.
 
     The clock reads the recorded times of the rounds, so that past rounds show the time they took.
     """
     now, before = 0.0, Row()
-    progress, seen = Progress(console, lambda: now), look(folder)
+    progress, seen = Progress(console, lambda: now), run_state(folder)
     progress.started(seen.name, seen.rounds, seen.sites)
     for seen in _looks(folder):
         for row in seen.rows:
@@ -227,7 +227,7 @@ def _in_lines(folder: Path, console: Console) -> Watched:
     return seen
 
 
-def _looks(folder: Path) -> Iterator[Watched]:
+def _looks(folder: Path) -> Iterator[RunState]:
     """Yield the state of a run again and again, until it is finished or has no server process.
 
     A server locks the folder a moment after making it, so only the second time in a row without a
@@ -235,7 +235,7 @@ def _looks(folder: Path) -> Iterator[Watched]:
     """
     absent = 0
     while True:
-        seen = look(folder)
+        seen = run_state(folder)
         yield seen
         absent = 0 if seen.working else absent + 1
         if seen.ended or absent > 1:

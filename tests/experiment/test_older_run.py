@@ -23,7 +23,7 @@ from fedapp.models.model import load_model
 from fedapp.reports.report import write_reports
 from fedapp.server.finished_run import finished_run
 from fedapp.simulation.loopback import run_loopback
-from fedapp.tools.watch import look
+from fedapp.tools.watch import run_state
 
 OLD = Path(__file__).with_name("run_of_1_0_0")
 
@@ -55,7 +55,7 @@ def test_what_was_taken_out_moves_no_digest():
 
 def test_it_opens_and_its_models_too(run: Path):
     assert finished_run(run).state.round == 1
-    assert look(run).ended and len(write_reports([str(run)])) == 1
+    assert run_state(run).ended and len(write_reports([str(run)])) == 1
     for site in "01":
         model, description = load_model(run / "models" / site, pick_device("cpu"))
         assert description.origin.run == "one" and model is not None

@@ -14,7 +14,7 @@ from rich.console import Console
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.run_folder import SERVER_LOCK, is_running
 from fedapp.tools import watch as watching
-from fedapp.tools.watch import Watched, curve, look, screen, watch
+from fedapp.tools.watch import RunState, curve, run_state, screen, watch
 
 CONFIG = """\
 name: trial
@@ -76,7 +76,7 @@ def test_how_a_run_stands(run: Path, held: FileLock) -> None:
     add(run, row(0, 100.0), row(1, 102.0), row(2, 106.0), row(3, 112.0))
     now = os.stat(run / "metrics.jsonl").st_mtime
     os.utime(run / "metrics.jsonl", (now - 1.0, now - 1.0))
-    seen = look(run)
+    seen = run_state(run)
     assert (seen.done, seen.rounds, seen.working, seen.ended) == (3, 4, True, False)
     assert seen.round_s == pytest.approx(4.0)
     assert seen.left_s == pytest.approx(3.0, abs=0.9)
@@ -84,16 +84,16 @@ def test_how_a_run_stands(run: Path, held: FileLock) -> None:
 
 
 def test_before_the_first_round_nothing_is_said_of_time(run: Path, held: FileLock) -> None:
-    assert (look(run).done, look(run).round_s, look(run).left_s) == (-1, None, None)
+    assert (run_state(run).done, run_state(run).round_s, run_state(run).left_s) == (-1, None, None)
     add(run, row(0, 9.0))
-    assert (look(run).done, look(run).round_s, look(run).left_s) == (0, None, None)
+    assert (run_state(run).done, run_state(run).round_s, run_state(run).left_s) == (0, None, None)
 
 
 def test_a_longer_run_is_not_over_while_its_first_summary_is_there(run: Path) -> None:
     end(run)
-    assert look(run).ended
+    assert run_state(run).ended
     with FileLock(run / SERVER_LOCK):
-        assert not look(run).ended
+        assert not run_state(run).ended
 
 
 def test_curves() -> None:
@@ -104,7 +104,7 @@ def test_curves() -> None:
     assert len(curve([*range(1000)], 36)) == 36
 
 
-def shown(seen: Watched, unicode: bool = True) -> str:
+def shown(seen: RunState, unicode: bool = True) -> str:
     file = io.StringIO()
     Console(file=file, width=80, color_system=None).print(screen(seen, unicode))
     return file.getvalue()
@@ -114,13 +114,14 @@ def test_a_screen_of_80_columns(run: Path, held: FileLock) -> None:
     reason = "no answer within 30 s " + "and more " * 20
     rows = [row(k, k, skipped={str(s): reason for s in range(3)}) for k in range(4)]
     add(run, *rows, row(4, 5.0, skipped={"2": "late\x1b[2J"}))
-    text = shown(look(run))
+    text = shown(run_state(run))
     assert max(map(len, text.splitlines())) <= 80
     assert "trial: um_pfssl, 3 sites" in text and "round 4 of 4" in text
     assert "▁▃▄▆█" in text and "90.0 % (best 90.0)" in text
     assert "13 warnings, the latest:" in text and "\x1b" not in text
     assert "2.0 kB to sites, 1.0 kB to the server" in text
-    assert "_.-=+*%#"[0] in shown(look(run), unicode=False) and "▁" not in shown(look(run), False)
+    plain = shown(run_state(run), unicode=False)
+    assert "_.-=+*%#"[0] in plain and "▁" not in plain
 
 
 def test_a_finished_run_in_a_pipe(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

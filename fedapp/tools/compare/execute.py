@@ -33,11 +33,11 @@ from fedapp.tools.compare.cells import Cell, build_cells, check_cells, runs_of
 from fedapp.tools.compare.collect import Collection
 from fedapp.tools.compare.grid import Grid
 
-EVERY_S = 60.0
+LOG_LINE_S = 60.0
 """Seconds without output after which a log gets a line of progress."""
 
 
-class Board(Progress):
+class ComparisonProgress(Progress):
     """Shows the progress of cells: a bar for each on a terminal, plain lines in a log.
 
     It is a context manager. The time left is estimated from rounds done.
@@ -64,7 +64,7 @@ class Board(Progress):
         """Show the progress. running: for each running cell's name, its last round and all."""
         state = "  ".join([*([f"{failed} failed"] if failed else []), *self._left_for(rounds_left)])
         if self.bar is None or self._task is None:
-            if self._clock() - self._spoke >= EVERY_S:
+            if self._clock() - self._spoke >= LOG_LINE_S:
                 each = ", ".join(f"{name} {_place(*at)}" for name, at in running.items())
                 what = "  ".join(filter(None, [f"{done} of {self._total} cells", state, each]))
                 self._say(what)
@@ -129,7 +129,7 @@ def execute(
     with (
         locked(out / COMPARISON_LOCK, _busy(out)),
         signals_as_exit(interrupt=False),
-        Board() as board,
+        ComparisonProgress() as board,
     ):
         for warning in check_cells(cells):
             board.note(f"warning: {warning}")
@@ -221,7 +221,7 @@ def _check_driver(driver: Driver, jobs: int | None) -> None:
         raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")
 
 
-def _jobs(todo: Sequence[Cell], driver: Driver, board: Board) -> int:
+def _jobs(todo: Sequence[Cell], driver: Driver, board: ComparisonProgress) -> int:
     """Return how many cells to run at a time: one for each core, as far as memory allows.
 
     The memory that a cell needs is measured, once for each data preset.
@@ -264,7 +264,7 @@ class Runner:
     def __init__(
         self,
         cells: Sequence[Cell],
-        board: Board,
+        board: ComparisonProgress,
         ended: Callable[[Cell], None],
         *,
         driver: Driver,

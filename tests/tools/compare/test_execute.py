@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedapp.tools.compare import execute
 from fedapp.tools.compare.cells import Cell
-from fedapp.tools.compare.execute import Board, Runner
+from fedapp.tools.compare.execute import ComparisonProgress, Runner
 from tests.tools.compare.tiny import cells, pretend_begun, pretend_done, stand_in
 
 FOUR = ["fixavg", "fixprox", "fixbn", "mix"]
@@ -34,7 +34,7 @@ class Bench:
         self._monkeypatch.setattr(execute, "COMMAND", command)
         self._monkeypatch.setattr(execute, "POLL_S", 0.01)
         self._calls.write_text("")
-        with Board(Console(file=self.said, width=500)) as board:
+        with ComparisonProgress(Console(file=self.said, width=500)) as board:
             it = Runner(
                 every,
                 board,

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedapp.tools.compare.execute import EVERY_S, Board
+from fedapp.tools.compare.execute import LOG_LINE_S, ComparisonProgress
 
 
 class Clock:
@@ -22,11 +22,11 @@ def clock() -> Clock:
 
 def test_a_log_gets_a_line_a_minute_with_the_time_left(clock: Clock):
     out = StringIO()
-    with Board(Console(file=out, width=500), clock) as board:
+    with ComparisonProgress(Console(file=out, width=500), clock) as board:
         board.began(total=8, done=2, rounds=60)
         board.show({"a / fixavg / seed 0": (3, 20)}, 2, 0, 56)
         assert out.getvalue() == ""
-        clock.now = EVERY_S
+        clock.now = LOG_LINE_S
         # 10 of 60 rounds in 60 s: 50 are left, 6 s each
         board.show({"a / fixavg / seed 0": (9, 20)}, 2, 1, 50)
     assert out.getvalue() == (
@@ -36,9 +36,9 @@ def test_a_log_gets_a_line_a_minute_with_the_time_left(clock: Clock):
 
 def test_no_estimate_before_anything_was_done(clock: Clock):
     out = StringIO()
-    with Board(Console(file=out, width=500), clock) as board:
+    with ComparisonProgress(Console(file=out, width=500), clock) as board:
         board.began(total=1, done=0, rounds=5)
-        clock.now = EVERY_S
+        clock.now = LOG_LINE_S
         board.show({"a": (-1, 4)}, 0, 0, 5)
     assert out.getvalue() == "0 of 1 cells  a warm-up\n"
 
@@ -46,7 +46,7 @@ def test_no_estimate_before_anything_was_done(clock: Clock):
 def test_a_terminal_gets_a_bar_for_each_running_cell(clock: Clock):
     out = StringIO()
     console = Console(file=out, width=120, force_terminal=True, force_interactive=True)
-    with Board(console, clock) as board:
+    with ComparisonProgress(console, clock) as board:
         board.began(total=3, done=1, rounds=10)
         board.show({"a": (-1, 4), "b": (2, 4)}, 1, 0, 10)
         assert board.bar is not None
