@@ -1,9 +1,6 @@
 """`fedapp check --server`: each thing that can be in the way, at a server with real TLS."""
 
-import http.server
 import json
-import ssl
-import threading
 import time
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -19,6 +16,7 @@ from fedapp.tools.check.server import look
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.node.app_bundle import ABOUT, about, installed
 from fedapp.tools.node.approvals import Approvals
+from tests.tools.https import serving
 
 
 @pytest.fixture(scope="module")
@@ -58,35 +56,18 @@ def server(trial, tmp_path, monkeypatch):
     monkeypatch.setattr(Client, "answers", None)
     monkeypatch.setattr(Client, "off", 0)
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            found = self.path == "/health" or (self.path == ABOUT and made.about is not None)
-            body = json.dumps(made.about).encode() if self.path == ABOUT else b""
-            self.send_response_only(200 if found else 404)
-            self.send_header("Date", formatdate(time.time() - made.ahead, usegmt=True))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    own = trial / "server"
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(own / "server.crt", own / "server.key")
-    http_server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http_server.socket = context.wrap_socket(http_server.socket, server_side=True)
-    thread = threading.Thread(target=http_server.serve_forever)
-    thread.start()
-    made.port = http_server.server_port
+    def answer(path):
+        found = path == "/health" or (path == ABOUT and made.about is not None)
+        body = json.dumps(made.about).encode() if path == ABOUT else b""
+        date = formatdate(time.time() - made.ahead, usegmt=True)
+        return 200 if found else 404, {"Date": date}, body
 
     def ask(host="localhost", keys=trial / "sites/north"):
         return {one.what: one for one in look(f"{host}:{made.port}", keys, tmp_path)}
 
     made.look = ask
-    yield made
-    http_server.shutdown()
-    thread.join()
-    http_server.server_close()
+    with serving(trial, answer) as made.port:
+        yield made
 
 
 def test_where_all_is_well_each_of_five_says_so_and_the_node_is_offline_again(server):

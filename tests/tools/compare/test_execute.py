@@ -63,17 +63,6 @@ def models(cell: Cell) -> bool:
 # --- what is started ------------------------------------------------------------------------------
 
 
-def test_every_cell_has_one_process_and_a_second_run_none(tmp_path: Path, bench: Bench):
-    every = cells(tmp_path, seeds=[0, 1])
-    assert not bench.run(every).failed
-    assert bench.started == [
-        "fixavg/seed-0", "fixavg/seed-1", "um_pfssl/seed-0", "um_pfssl/seed-1",
-    ]  # fmt: skip
-    assert sorted(bench.done) == ["fixavg", "fixavg", "um_pfssl", "um_pfssl"]
-    assert not bench.run(every).failed
-    assert bench.started == []
-
-
 def test_a_cell_that_has_written_no_round_yet_has_none(tmp_path: Path, bench: Bench):
     """Its file is made a moment before its first line is in it."""
     done, new = cells(tmp_path, methods=["um_pfssl"], seeds=[0, 1])

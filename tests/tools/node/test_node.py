@@ -1,10 +1,7 @@
 """`fedapp node`: what it starts, what it refuses before, whether the server answers, its health."""
 
-import http.server
 import json
 import os
-import ssl
-import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +16,7 @@ from fedapp.site.record import Record, RecordError
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.node.node import SiteNode, node_config
 from fedapp.tools.node.status import FRESH_S, Status, health, status_path
+from tests.tools.https import serving
 
 
 @pytest.fixture(scope="module")
@@ -100,26 +98,11 @@ def test_a_node_does_not_start_on_a_record_that_is_not_the_newest(certs, tmp_pat
 
 
 @contextmanager
-def serving(certs, status):
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            assert self.path == "/health"
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certs / "server/server.crt", certs / "server/server.key")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"localhost:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def healthy(certs, status):
+    """Yield the address of a server whose health has this status."""
+    asked = {"/health": (status, {}, b"")}
+    with serving(certs, lambda path: asked[path]) as port:
+        yield f"localhost:{port}"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +110,7 @@ def serving(certs, status):
     [(200, ""), (404, ""), (502, "the server answers 502"), (503, "the server answers 503")],
 )
 def test_the_server_answers_or_does_not(certs, status, said):
-    with serving(certs, status) as address:
+    with healthy(certs, status) as address:
         assert SiteNode(address, certs / "sites/north", 9, "").trouble() == said
 
 
@@ -135,7 +118,7 @@ def test_who_is_not_the_server_is_told_apart(certs, tmp_path):
     node = SiteNode(f"localhost:{free_port()}", certs / "sites/north", 9, "")
     assert "the server does not answer" in node.trouble() and "refused" in node.trouble()
     make_certs(tmp_path, ["localhost"], ["north"])
-    with serving(tmp_path, 200) as address:
+    with healthy(tmp_path, 200) as address:
         assert (
             "certificate verify failed" in SiteNode(address, certs / "sites/north", 9, "").trouble()
         )

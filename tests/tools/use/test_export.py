@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,29 +16,18 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from fedapp.cli import app
-from fedapp.core.errors import FedAppError
 from fedapp.learn.networks import network_names
 from fedapp.models.model import Answer, load_model
 from fedapp.tools.use import onnx_file
 from tests.encoders import encoder_fields
 from tests.models.made import CPU, MIXTURE, model_of, pictures, written
 from tests.own import image
+from tests.tools import commands
 
+invoked, refused = partial(commands.invoked, "export"), partial(commands.refused, "export")
 INPUTS = {"fedsiam_mnist": (1, 28, 28), "fedul_mnist": (3, 28, 28), "resnet18": (3, 32, 32)}
 SETTINGS = {"resnet9": {"width": 4}}
-
-
-def invoked(*arguments):
-    return CliRunner().invoke(app, ["export", *map(str, arguments)])
-
-
-def refused(*arguments):
-    result = invoked(*arguments)
-    assert isinstance(result.exception, FedAppError), result.output
-    return str(result.exception)
 
 
 def answers(file, pixels):

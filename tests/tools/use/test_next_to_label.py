@@ -1,31 +1,11 @@
 """Which images a person labels first."""
 
-import csv
-import io
-
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from fedapp.cli import app
-from fedapp.core.errors import FedAppError
 from tests.models.made import MIXTURE, pictures, written
 from tests.own import table, text
-
-
-def invoked(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
-def refused(*arguments):
-    result = invoked(*arguments)
-    assert isinstance(result.exception, FedAppError), result.output
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
-
-
-def rows(path):
-    return list(csv.DictReader(io.StringIO(path.read_text())))
+from tests.tools.commands import invoked, refused, rows
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +45,7 @@ def test_the_images_whose_first_class_leads_least_come_first(site, chosen, tmp_p
         "-o",
         tmp_path / "all.csv",
     )
-    every, found = rows(tmp_path / "all.csv"), rows(chosen)
+    every, found = rows((tmp_path / "all.csv").read_text()), rows(chosen.read_text())
     leads = [float(row["lead"]) for row in every]
     assert len(every) == 27 and leads == sorted(leads) and leads[0] < leads[-1]
     assert all(0 <= float(row["lead"]) <= float(row["probability"]) for row in every)
@@ -80,7 +60,7 @@ def test_images_with_a_label_are_passed_over(site, tmp_path):
         "next-to-label", site / "model", tmp_path / "labels.csv", "-o", tmp_path / "out.csv"
     )
     assert "images with a label, passed over: 1" in result.stdout
-    assert {row["file"] for row in rows(tmp_path / "out.csv")} == {"b.png", "c.png"}
+    assert {row["file"] for row in rows((tmp_path / "out.csv").read_text())} == {"b.png", "c.png"}
     result = invoked("next-to-label", site / "model", site / "data", "-o", tmp_path / "all.csv")
     assert "images with a label, passed over: 3" in result.stdout, "by their folder too"
     text(tmp_path, "path,label\na.png,class 1\n")

@@ -1,20 +1,17 @@
 """Answers to files: the model's own to the same images; what is no model, or no image."""
 
-import csv
-import io
 import json
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 from examples.demo_images import SITES
-from fedapp.cli import app
 from fedapp.core.errors import FedAppError
 from fedapp.evaluation.model_selection import Candidate
 from fedapp.models import predict
@@ -27,23 +24,11 @@ from fedapp.site.federation import federation_of
 from tests.imagefiles import dicom, raster, twelve_bits
 from tests.models.made import written
 from tests.own import image
+from tests.tools import commands
+from tests.tools.commands import rows
 
+invoked, refused = partial(commands.invoked, "predict"), partial(commands.refused, "predict")
 CPU = torch.device("cpu")
-
-
-def invoked(*arguments):
-    return CliRunner().invoke(app, ["predict", *map(str, arguments)])
-
-
-def rows(text):
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-def refused(*arguments):
-    result = invoked(*arguments)
-    assert isinstance(result.exception, FedAppError), result.output
-    assert "\n" not in str(result.exception)
-    return str(result.exception)
 
 
 def first(images):

@@ -1,6 +1,5 @@
 """Vectors of three sites, from the check to the answers of a kept model."""
 
-import csv
 import io
 import shutil
 from dataclasses import replace
@@ -9,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from typer.testing import CliRunner
 
-from fedapp.cli import app
 from fedapp.core.errors import FedAppError
 from fedapp.core.settings import DataSettings
 from fedapp.data.in_memory import GivenSites, register
@@ -22,6 +19,7 @@ from fedapp.tools.check.check import Options, check
 from fedapp.tools.site_models import checked_models
 from tests.flower.results import loopback, results
 from tests.own import image
+from tests.tools.commands import invoked, rows
 from tests.vectors import (
     CLASSES,
     ENCODER,
@@ -47,14 +45,6 @@ def run(tmp_path_factory):
 @pytest.fixture
 def model(run):
     return run / "models" / "north"
-
-
-def asked(*words):
-    return CliRunner().invoke(app, [*map(str, words)])
-
-
-def rows(text):
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 def test_a_run_on_files_is_the_run_on_the_same_arrays_bit_for_bit(run, tmp_path):
@@ -109,7 +99,7 @@ def test_numbers_of_another_scale_are_noted(turn, note, tmp_path):
 def test_the_kept_model_answers_a_file_as_it_answers_the_tensors(model, tmp_path):
     given = arrays(1)
     path = write(tmp_path, ids=given["ids"], vectors=given["vectors"], encoder=given["encoder"])
-    done = asked("predict", model, path)
+    done = invoked("predict", model, path)
     assert done.exit_code == 0, done.output
     found = rows(done.stdout)
     wanted = load_model(model, torch.device("cpu"))[0].probabilities(
@@ -122,7 +112,7 @@ def test_the_kept_model_answers_a_file_as_it_answers_the_tensors(model, tmp_path
 
 
 def test_labels_in_the_file_are_counted(run, model):
-    done = asked("predict", model, run.parents[1] / "data" / "north")
+    done = invoked("predict", model, run.parents[1] / "data" / "north")
     assert done.exit_code == 0 and "images with a label: right" in done.output
 
 
@@ -134,15 +124,15 @@ def test_labels_in_the_file_are_counted(run, model):
     ],
 )
 def test_vectors_that_the_model_does_not_know_are_refused(changes, said, model, tmp_path):
-    done = asked("predict", model, write(tmp_path, **{**arrays(1), **changes}))
+    done = invoked("predict", model, write(tmp_path, **{**arrays(1), **changes}))
     assert isinstance(done.exception, FedAppError) and said in str(done.exception)
 
 
 def test_images_are_refused_and_so_is_a_persons_labelling(run, model, tmp_path):
     image(tmp_path / "a.png")
-    done = asked("predict", model, tmp_path)
+    done = invoked("predict", model, tmp_path)
     assert "the model takes vectors of 64 numbers: name an .npz or .parquet" in str(done.exception)
-    done = asked(
+    done = invoked(
         "next-to-label", model, run.parents[1] / "data" / "north", "--out", tmp_path / "o.csv"
     )
     assert "the model takes no images" in str(done.exception)
@@ -163,7 +153,7 @@ def test_a_model_of_images_takes_no_vectors(tmp_path):
 def test_a_model_goes_out_as_onnx_checked_with_real_vectors(run, model, tmp_path):
     pytest.importorskip("onnxruntime")
     shutil.copytree(model, tmp_path / "model")
-    done = asked(
+    done = invoked(
         "export", tmp_path / "model", "--to", "onnx", "--out", tmp_path / "out",
         "--images", run.parents[1] / "data" / "north",
     )  # fmt: skip
