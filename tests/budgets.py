@@ -68,7 +68,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_300, 16),
     "fedapp/reports": (4_340, 24),
     "fedapp/simulation": (610, 8),
-    "fedapp/tools": (5_240, 46),
+    "fedapp/tools": (5_230, 46),
     "fedapp/api": (600, 6),
     "fedapp/cli": (700, 8),
     "client_app": (970, 13),

@@ -26,7 +26,7 @@ def test_a_seed_as_an_option_is_the_setting(monkeypatch):
 
     asked = []
     monkeypatch.setattr(
-        loopback, "run_loopback", lambda experiment, ending: asked.append(experiment) or ({}, None)
+        loopback, "run_loopback", lambda experiment, *_: asked.append(experiment) or ({}, None)
     )
     assert invoked("run", "digits_demo", "--seed", "3", "--json").exit_code == 0
     assert invoked("run", "digits_demo", "seed=3", "--json").exit_code == 0
