@@ -61,7 +61,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/evaluation": (720, 8),
     "fedapp/learn": (2_660, 46),
     "fedapp/aggregation": (300, 8),
-    "fedapp/methods": (5_703, 66),
+    "fedapp/methods": (5_730, 66),
     "fedapp/experiment": (1_350, 10),
     "fedapp/models": (1_203, 11),
     "fedapp/site": (2_545, 17),

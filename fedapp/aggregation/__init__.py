@@ -14,14 +14,15 @@ _NOT_RULES = ("base", "changes", "server_optimizers")
 
 
 def rule_names() -> list[str]:
-    """Return every rule's name, sorted: this package's modules but `_private` and helping ones."""
+    """Return the names of all rules, sorted: the public modules of this package that are rules."""
     return module_names(__path__, _NOT_RULES)
 
 
 def rule_of(name: str) -> Rule[Any]:
-    """Return the rule of this name, or that of `package.module:Class`, made without arguments.
+    """Return the rule of this name, made without arguments.
 
-    Raises ConfigError where there is none, or it is no rule.
+    name: a rule of this package, or `package.module:Class` for a rule of one's own. Raises
+    ConfigError where there is no such rule, or the class is not one.
     """
     rule: Rule[Any]
     if ":" in name:

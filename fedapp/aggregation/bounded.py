@@ -1,8 +1,8 @@
-"""The mean of changes no longer than the median change.
+"""The mean of the members' changes, each scaled down to at most the median length of a change.
 
-It is norm bounding (Sun et al. 2019) with a bound that follows the members. It holds while the good
-members of a round are more than the bad ones, and does not tell a bad model that lies among the
-good ones. Each model is read twice; beside the result one model is held.
+This is norm bounding (Sun et al. 2019) with a bound that is taken from the members. It protects the
+model while more than half of a round's members are honest. It cannot detect a bad model that lies
+among the good ones. Each model is read twice; beside the result one model is held in memory.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,25 +13,26 @@ from fedapp.aggregation.base import AtOnce, Average, Member, Memory
 from fedapp.aggregation.changes import length
 from fedapp.learn.params import Params, weighted_mean
 
-MOST_WEIGHT = 3
-"""A member's weight is at most so many times the median weight: sites say their own numbers."""
+MAX_WEIGHT_RATIO = 3
+"""A member's weight is cut to this many times the median weight, since sites report their own
+numbers of images."""
 
 
 @dataclass(frozen=True)
 class Bounded(AtOnce):
-    """Every number is a mean of the members' and the server's, with weights >= 0."""
+    """Every number of the result is a weighted mean of members' and the server's, weights >= 0."""
 
     def finish(
         self, total: list[Member], own: Params, trained: Collection[str], memory: Memory
     ) -> Average:
-        """Return the weighted mean of changes that are scaled down to the median length."""
+        """Return the weighted mean of the changes after scaling each down to the median length."""
         return Average(bounded_mean(total, own, trained), memory)
 
 
 def bounded_mean(members: Sequence[Member], own: Params, trained: Collection[str]) -> Params:
-    """Return the mean, by capped weights, of changes scaled down to the median length.
+    """Return the mean, by capped weights, of the changes after scaling down to the median length.
 
-    So a member moves the weights by at most its share of the weights times that length. Variances
+    So a member moves the model by at most its share of the weights times that length. Variances
     that are not negative stay so.
     """
     parts = bounded_parts(own, trained)
@@ -45,20 +46,21 @@ def bounded_mean(members: Sequence[Member], own: Params, trained: Collection[str
 
 
 def capped(weights: Sequence[float]) -> list[float]:
-    """Return the weights, all above 0, each at most `MOST_WEIGHT` times their median.
+    """Return the weights, all above 0, cut to `MAX_WEIGHT_RATIO` times their median.
 
-    Of two middle ones the lower counts: half of the members cannot lift the bound.
+    Of an even number of weights the lower middle one is the median: half of the members cannot
+    raise the limit.
     """
-    most = MOST_WEIGHT * median_low(weights)
+    most = MAX_WEIGHT_RATIO * median_low(weights)
     return [min(weight, most) for weight in weights]
 
 
 def bounded_parts(own: Params, trained: Collection[str]) -> list[list[str]]:
-    """Return the names of the tensors that are bounded together: the weights, each statistic.
+    """Return the names of tensors that are bounded together: all weights, then each statistic.
 
-    A statistic has a bound of its own because its scale is not the weights': within theirs, a
-    member could still send a variance of 10^30. It is scaled, not replaced, so that a site whose
-    images differ is heard as far as the others are.
+    Each statistic has its own bound because its scale differs from that of the weights: within the
+    bound of the weights a member could still send a variance of 10^30. It is scaled like the
+    weights rather than replaced, so that a site whose images differ still contributes.
     """
     floating = [name for name, tensor in own.items() if tensor.is_floating_point()]
     weights = [name for name in floating if name in trained]
@@ -68,7 +70,10 @@ def bounded_parts(own: Params, trained: Collection[str]) -> list[list[str]]:
 def bounded(
     params: Params, own: Params, parts: Sequence[Sequence[str]], bounds: Sequence[float]
 ) -> Params:
-    """Return w_0 + min(1, bound / |w - w_0|) (w - w_0) for each part; w_0 = `own`, w = `params`."""
+    """Return each part moved at most `bound` away from the server's model.
+
+    That is w_0 + min(1, bound / |w - w_0|) (w - w_0) with w_0 = `own` and w = `params`.
+    """
     out = dict(params)
     for names, bound in zip(parts, bounds, strict=True):
         far = length(params, own, names)

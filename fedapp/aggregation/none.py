@@ -1,6 +1,6 @@
-"""The weighted mean: no rule against bad models (McMahan et al. 2017).
+"""The weighted mean: no protection against bad models (McMahan et al. 2017).
 
-It holds the running sum and one model.
+It holds the running sum and one model in memory.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from fedapp.learn.params import Params, WeightedSum
 
 @dataclass(frozen=True)
 class Mean(Rule[WeightedSum]):
-    """sum_k a_k w_k / sum_k a_k."""
+    """The weighted mean sum_k a_k w_k / sum_k a_k."""
 
     def start(self, own: Params) -> WeightedSum:
         """Return zeros."""

@@ -1,10 +1,11 @@
-"""A server that goes along the average's change by an optimiser's rule (Reddi et al. 2021).
+"""A server that moves its model along the average's change by an optimiser (Reddi et al. 2021).
 
-Of the server's model w and the average wbar of any rule, Delta = wbar - w stands in the place of a
-negative gradient. At rate 1 and momentum 0 `FedAvgM` is the average itself, bit for bit.
+With the server's model w and the average wbar of any rule, Delta = wbar - w takes the place of a
+negative gradient. At rate 1 and momentum 0 `FedAvgM` returns the average itself, bit for bit.
 
-Weights alone go so. Batch-norm statistics are the average's: a step beyond it could make a variance
-negative. In a round in which nobody is heard neither the model nor what is remembered changes.
+Only trained weights move this way. Batch-norm statistics are those of the average: a step beyond it
+could make a variance negative. In a round in which no member is used neither the model nor the
+optimiser's state changes.
 """
 
 from abc import abstractmethod
@@ -21,30 +22,31 @@ from fedapp.learn.params import Params
 
 @dataclass(frozen=True)
 class ServerOptimizer(Rule[Any]):
-    """A rule around another one: of its average it makes a step.
+    """A rule that wraps another one: it turns the other rule's average into a step of an optimiser.
 
-    It remembers tensors of each weight's shape, as `name.what.weight`; the other rule sees its own.
+    Its state are tensors of each weight's shape, remembered as `<class name>.<what>.<weight>`; the
+    wrapped rule sees only its own memory.
     """
 
     of: Rule[Any]
     rate: float = 1.0
-    """eta, above 0."""
+    """eta, the server's learning rate, above 0."""
 
     @property
     def masked(self) -> bool:
-        """As the other rule says."""
+        """Whether the wrapped rule is masked."""
         return self.of.masked
 
     def start(self, own: Params) -> Any:
-        """As the other rule does."""
+        """Return what the wrapped rule returns."""
         return self.of.start(own)
 
     def accumulate(self, total: Any, member: Member) -> Any:
-        """As the other rule does."""
+        """Return what the wrapped rule returns."""
         return self.of.accumulate(total, member)
 
     def finish(self, total: Any, own: Params, trained: Collection[str], memory: Memory) -> Average:
-        """Take the other rule's average, and go from `own` by a step for each weight."""
+        """Take the wrapped rule's average, and move each weight from `own` by one step."""
         prefix, rest = f"{type(self).__name__}.", dict(memory.tensors)
         known: dict[str, dict[str, Tensor]] = {name: {} for name in own if name in trained}
         for key in [key for key in rest if key.startswith(prefix)]:
@@ -63,17 +65,17 @@ class ServerOptimizer(Rule[Any]):
     def step(
         self, w: Tensor, mean: Tensor, known: Mapping[str, Tensor]
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return a weight's next value and what is remembered of it, all of the shape of w.
+        """Return a weight's next value and its new state, all tensors of the shape of w.
 
-        known: what this function returned in the average before; empty in the first.
+        known: the state that this function returned in the average before; empty in the first.
         """
 
 
 @dataclass(frozen=True)
 class FedAvgM(ServerOptimizer):
-    """v <- beta v + Delta, w <- w + eta v; v = 0 at first (Hsu et al. 2019, arXiv:1909.06335).
+    """v <- beta v + Delta, w <- w + eta v, with v = 0 at first (Hsu et al. 2019, arXiv:1909.06335).
 
-    Without momentum w <- (1 - eta) w + eta wbar, and nothing is remembered.
+    Without momentum this is w <- (1 - eta) w + eta wbar, and there is no state.
     """
 
     momentum: float = 0.0
@@ -82,7 +84,7 @@ class FedAvgM(ServerOptimizer):
     def step(
         self, w: Tensor, mean: Tensor, known: Mapping[str, Tensor]
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Go to w + eta v; w + v is wbar + beta v of before."""
+        """Return w + eta v; note that w + v is wbar + beta v of the average before."""
         ahead = mean + self.momentum * known["velocity"] if known else mean
         after = {"velocity": ahead - w} if self.momentum else {}
         return ahead if self.rate == 1 else w.lerp(ahead, self.rate), after
@@ -92,9 +94,9 @@ class FedAvgM(ServerOptimizer):
 class FedAdam(ServerOptimizer):
     """Adam at the server (Reddi et al. 2021, arXiv:2003.00295, Algorithm 2).
 
-    m <- beta_1 m + (1 - beta_1) Delta, v <- beta_2 v + (1 - beta_2) Delta^2, both for each number
-    by itself, and w <- w + eta m / (sqrt(v) + tau). There is no correction of bias, as in the
-    paper. At first m = 0 and v = tau^2, the least that the paper allows.
+    m <- beta_1 m + (1 - beta_1) Delta and v <- beta_2 v + (1 - beta_2) Delta^2, elementwise, and w
+    <- w + eta m / (sqrt(v) + tau). As in the paper there is no bias correction. At first m = 0 and
+    v = tau^2, the smallest value that the paper allows.
     """
 
     beta1: float = 0.9
@@ -102,12 +104,13 @@ class FedAdam(ServerOptimizer):
     beta2: float = 0.99
     """In [0, 1)."""
     tau: float = 1e-3
-    """Above 0: changes far below it are scaled alike, others become steps of the length eta."""
+    """Above 0. Changes far below tau are all scaled alike; larger ones become steps of length
+    eta."""
 
     def step(
         self, w: Tensor, mean: Tensor, known: Mapping[str, Tensor]
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Go to w + eta m / (sqrt(v) + tau)."""
+        """Return w + eta m / (sqrt(v) + tau)."""
         change = mean - w
         m = known["mean"] if known else torch.zeros_like(w)
         v = known["square"] if known else torch.full_like(w, self.tau**2)

@@ -18,7 +18,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import IN_MEMORY, Scalar
 from fedapp.experiment.run_folder import RunFolder, find_run
 from fedapp.learn.networks import Network
-from fedapp.methods import give as give_method
+from fedapp.methods import register as give_method
 from fedapp.methods.base import Method
 from fedapp.models.description import DESCRIPTION
 from fedapp.models.model import load_model as load_site_model

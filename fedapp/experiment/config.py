@@ -63,7 +63,7 @@ from fedapp.experiment.preset_files import (
     source_of,
 )
 from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
-from fedapp.methods import learning_from, method_class, method_names, protecting
+from fedapp.methods import image_level_methods, method_class, method_names, methods_learning_from
 from fedapp.methods.base import Method
 from fedapp.methods.incompatibilities import CONDITIONS, Conditions
 
@@ -417,7 +417,7 @@ def _of_the_method(parts: Mapping[str, Any]) -> Iterator[Incompatibility]:
     method = parts["method"]
     for found in method.incompatibilities(Conditions(**known, inputs=inputs)):
         if found.setting == "privacy.epsilon" and method.image_level is None:
-            remedy = f"leave it out or choose {' or '.join(protecting())}"
+            remedy = f"leave it out or choose {' or '.join(image_level_methods())}"
             found = dataclasses.replace(found, remedy=remedy)
         # Limits of the method's own settings may depend on the number of sites.
         if "split" in parts or not found.setting.startswith("method."):
@@ -435,7 +435,7 @@ def _check_bags(
         remedy = "set split.bags, the bags of a site, or choose another method"
         yield Incompatibility("method.name", rule, remedy)
     if split.bags and BAGS not in method.learns_from:
-        able = learning_from(BAGS)
+        able = methods_learning_from(BAGS)
         remedy = "leave it out" + (f" or choose {' or '.join(able)}" if able else "")
         yield Incompatibility("split.bags", f"{method.name} cannot learn from bags", remedy)
 

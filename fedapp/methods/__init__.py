@@ -1,8 +1,9 @@
-"""Methods by name, each in the folder of its family: `<family>/<name>.py` offers `METHOD`.
+"""Methods by name, each in the folder of its family: `<family>/<name>.py` defines `METHOD`.
 
-A method of several files is a package `<name>` whose `method.py` offers it. What begins with `_` is
-shared by methods; so are `base`, from which one's own are made too, and `incompatibilities`. A
-method of one's own is named `package.module:Class` (docs/extend/methods.md).
+A method of several files is a package `<name>` whose `method.py` defines it. Modules whose name
+begins with `_` are shared by methods, and so are `base` and `incompatibilities`; a user's own
+method is derived from `base.Method` too. It is named `package.module:Class`
+(docs/extend/methods.md).
 """
 
 import pkgutil
@@ -16,7 +17,7 @@ from fedapp.core.plugins import load_class
 from fedapp.methods.base import Method
 
 SHARED = frozenset({"base", "incompatibilities"})
-"""Modules that are no methods, beside those that begin with `_`."""
+"""Public modules that are no methods."""
 RENAMED = {
     "asks_peers": "joins_at", "single": "used", "protected_steps": "image_level",
     "misfit": "incompatibilities", "misfits": "incompatibilities", "unfit": "incompatibilities",
@@ -24,27 +25,29 @@ RENAMED = {
     "needs_unclipped": "unsupported", "needs_plain": "unsupported", "needs_open": "unsupported",
     "needs_classes": "unsupported", "needs_images": "unsupported",
 }  # fmt: skip
-"""What members of `Method` in version 1.0.0 have become: the old would be passed over."""
-_GIVEN: dict[str, type[Method[Any]]] = {}
+"""What members of `Method` in version 1.0.0 are called now. A class that still has an old one is
+refused, since nothing would call it."""
+_REGISTERED: dict[str, type[Method[Any]]] = {}
+"""Classes that a program has passed to this process, by name."""
 
 
 def method_names() -> list[str]:
-    """Return every method's name, sorted."""
+    """Return the names of all methods of this package, sorted."""
     return sorted(_modules(__path__, __name__))
 
 
-def learning_from(part: str) -> list[str]:
-    """Return the names of the methods that learn from a part of sites' data, sorted."""
+def methods_learning_from(part: str) -> list[str]:
+    """Return the names of the methods that can learn from a part of the sites' data, sorted."""
     return [name for name in method_names() if part in method_class(name).learns_from]
 
 
-def protecting() -> list[str]:
+def image_level_methods() -> list[str]:
     """Return the names of the methods that can protect single images, sorted."""
     return [name for name in method_names() if method_class(name).image_level is not None]
 
 
 def _modules(folders: Sequence[str], package: str) -> dict[str, str]:
-    """Return the modules of methods in a package that lies in these folders, by method's name."""
+    """Return the modules of a package that define methods, by the method's name."""
     found: dict[str, str] = {}
     for module in pkgutil.iter_modules(folders):
         name, dotted = module.name, f"{package}.{module.name}"
@@ -60,10 +63,11 @@ def _modules(folders: Sequence[str], package: str) -> dict[str, str]:
     return found
 
 
-def give(method: type[Method[Any]]) -> str:
-    """Keep a method's class for this process, under its `name`; return the name.
+def register(method: type[Method[Any]]) -> str:
+    """Make a class of a method known in this process under its `name`; return the name.
 
-    Raises ConfigError where it is no method's class, or a method of this package has the name.
+    Raises ConfigError where it is not the class of a method, or a method of this package has that
+    name.
     """
     name = getattr(method, "name", None)
     if not (isinstance(method, type) and issubclass(method, Method) and isinstance(name, str)):
@@ -74,19 +78,20 @@ def give(method: type[Method[Any]]) -> str:
         raise ConfigError(f"method {name!r}: there is one of this name: choose another")
     if problem := _outdated(method):
         raise ConfigError(f"method {name!r}: {problem}")
-    _GIVEN[name] = method
+    _REGISTERED[name] = method
     return name
 
 
 def method_class(name: str) -> type[Method[Any]]:
-    """Return the class that was given, that is named `package.module:Class`, or a file's `METHOD`.
+    """Return the class of a method.
 
-    Raises ConfigError where there is no such method.
+    name: of a registered class, of a method of this package, or `package.module:Class`. Raises
+    ConfigError where there is no such method.
     """
-    if name in _GIVEN:
-        return _GIVEN[name]
+    if name in _REGISTERED:
+        return _REGISTERED[name]
     if ":" in name:
-        return _own(name)
+        return _users_class(name)
     modules = _modules(__path__, __name__)
     if name not in modules:
         raise ConfigError(f"no such method; {name_suggestion(name, sorted(modules))}")
@@ -98,10 +103,10 @@ def method_class(name: str) -> type[Method[Any]]:
     return offered
 
 
-def _own(name: str) -> type[Method[Any]]:
-    """Return a class of one's own, whose `name` must be what it is named in the setting.
+def _users_class(name: str) -> type[Method[Any]]:
+    """Return the class that `package.module:Class` names; its `name` must be that same text.
 
-    What a run writes down is that name, from which a site or a resumed run finds the class again.
+    A run records the name, from which a site or a resumed run must find the class again.
     """
     found: type[Method[Any]] = load_class(name, Method)
     if getattr(found, "name", None) != name or not is_dataclass(found):
@@ -114,6 +119,6 @@ def _own(name: str) -> type[Method[Any]]:
 
 
 def _outdated(method: type[Method[Any]]) -> str:
-    """Return what a class has that methods of version 1.0.0 had; empty: nothing."""
+    """Return why a class written for version 1.0.0 must be changed; empty: it need not be."""
     old = next((name for name in RENAMED if hasattr(method, name)), "")
     return old and f"has `{old}`, which has become `{RENAMED[old]}`: write it anew (docs/extend)"

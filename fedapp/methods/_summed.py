@@ -1,8 +1,8 @@
-"""What a site adds to a sum over all sites, as one row of numbers, and the sum read back.
+"""What a site adds to a sum over all sites, as one row of numbers, and how the sum is read.
 
-Where sums are masked (`privacy.sums`), the server learns no site's answer but the sum of all. Site
-and server know from the task alone which number stands where: every site fills all places, with 0
-where it has nothing to say.
+Where sums are masked (`privacy.sums`), the server learns no site's reply, only the sum of all. Site
+and server derive from the task alone which number stands at which position: every site fills all
+positions, with 0 where it has nothing to report.
 """
 
 import math
@@ -33,35 +33,35 @@ from fedapp.protocol.messages import (
 
 Row = NDArray[np.float64]
 
-COUNTS = ("labelled", "unlabelled", "val", "test", "bagged")
-"""What a site's facts count."""
+FACT_COUNTS = ("labelled", "unlabelled", "val", "test", "bagged")
+"""The numbers in a site's facts."""
 LOSS = "loss"
 METRICS = (LOSS, STEPS, IMAGES, "pseudo_wrong", "pseudo_total")
-"""Metrics of every method."""
+"""Metrics that every method has."""
 TEST = "test"
 PARTS = ("val", TEST)
-NAMES = tuple(f"{part}{answer}" for part in PARTS for answer in ("", *(f"_{a}" for a in ANSWERS)))
-"""Evaluations that a sum has a place for."""
-MEAN, SQUARE, SITES = "mean_", "square_", "sites_"
-"""Goes before an evaluation's name: over sites that have images of it, their accuracies' mean, mean
-square, and number."""
+EVALUATIONS = tuple(f"{part}{a}" for part in PARTS for a in ("", *(f"_{a}" for a in ANSWERS)))
+"""Evaluations that have a position in the row."""
+MEAN_OF, SQUARE_OF, SITES_OF = "mean_", "square_", "sites_"
+"""Prefixes of an evaluation's name for statistics over the sites that have images for it: the mean
+of their accuracies, the mean of the squared accuracies, and their number."""
 
 
-WORDS = "words"
-"""Name of the tensor that holds a site's masked numbers, and of that of their sum."""
+MASKED_ROW = "words"
+"""Name of the tensor that holds a site's masked numbers, and of the tensor that holds their sum."""
 TRAINED, ADDED = "trained", "added"
-"""Metrics of a sum: how many sites trained, and how many sites it is of."""
+"""Metrics of a sum: how many sites trained, and how many sites were added up."""
 NOISE_SHARE = "noise_share"
-"""Metric: variance of the noise that a site adds to its row, as a share of the variance that the
-account asks of the whole sum, in (0, 1]; of a sum the variance of all its noise, in that unit."""
+"""Metric: the variance of the noise that a site adds to its row, divided by the variance that the
+privacy account requires of the whole sum, in (0, 1]; for a sum the total over sites."""
 
 
 @dataclass(frozen=True)
-class Added:
-    """What one site says in a task, before it is masked; or the sum of what all say.
+class Contribution:
+    """What one site reports in a task before it is masked, or the sum over all sites.
 
-    contents: by role; of those that are averaged the weighted mean. facts: counts of its images.
-    sites: how many sites it is of. learned: how many of them trained.
+    contents: by role; for those that are averaged, the weighted mean. facts: counts of its images.
+    sites: the number of sites that were added up. learned: how many of them trained.
     """
 
     contents: Mapping[str, Params] = field(default_factory=dict)
@@ -75,11 +75,11 @@ class Added:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which number stands where.
+    """The position of each number in the row.
 
-    roles: as `Method.summed`; schemas: of these. classes: C; of F findings 2F, as their confusion
-    matrix has. even: accuracy of an even guess. scores: how many counts of scores there are
-    (`rounds.pooled_auroc`).
+    roles: as `Method.summed`. schemas: of these roles. classes: C; with F findings it is 2F, the
+    size of their confusion matrix. even: accuracy of random guessing. scores: number of counts of
+    scores (`rounds.pooled_auroc`).
     """
 
     roles: Mapping[str, bool]
@@ -100,9 +100,9 @@ class Layout:
         finds: bool = False,
         scored: bool = False,
     ) -> "Layout":
-        """Return the layout of a task's answers.
+        """Return the layout of a task's replies.
 
-        finds: whether classes are findings; scored: whether sites count scores.
+        finds: whether classes are findings. scored: whether sites count scores.
         """
         metrics = (*METRICS, *(name for name in method.counted if name not in METRICS))
         size, even = (2 * classes, 1 / 2) if finds else (classes, 1 / classes)
@@ -112,48 +112,49 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """Number of numbers."""
+        """Length of the row."""
         each = 3 + self.classes**2 + 3 * CALIBRATION_BINS
         return (
             3
-            + len(COUNTS)
+            + len(FACT_COUNTS)
             + len(self.metrics)
-            + sum(_floats(self.schemas[r], mean) + (not mean) for r, mean in self.roles.items())
-            + (each * len(NAMES) + self.scores if self.measured else 0)
+            + sum(_numbers(self.schemas[r], mean) + (not mean) for r, mean in self.roles.items())
+            + (each * len(EVALUATIONS) + self.scores if self.measured else 0)
         )
 
     @cached_property
     def places(self) -> Mapping[str, slice]:
-        """Where in the row the numbers of each role's content stand."""
-        at, found = 3 + len(COUNTS) + len(self.metrics), {}
+        """The positions of each role's content in the row."""
+        at, found = 3 + len(FACT_COUNTS) + len(self.metrics), {}
         for role, mean in self.roles.items():
             at += not mean  # who sent it
-            found[role] = slice(at, at + _floats(self.schemas[role], mean))
+            found[role] = slice(at, at + _numbers(self.schemas[role], mean))
             at = found[role].stop
         return found
 
-    def row(self, one: Added) -> Row:
-        """Return what a site adds, float64 [size]."""
+    def row(self, one: Contribution) -> Row:
+        """Return the row that a site adds, float64 [size]."""
         blocks = [np.array([1.0, one.learned, one.weight])]
-        blocks.append(np.array([float(one.counts.get(name, 0)) for name in COUNTS]))
+        blocks.append(np.array([float(one.counts.get(name, 0)) for name in FACT_COUNTS]))
         blocks.append(np.array([float(one.metrics.get(name, 0.0)) for name in self.metrics]))
         for role, mean in self.roles.items():
             blocks += self._content(one.contents.get(role), role, one.weight if mean else 1.0, mean)
         if self.measured:
-            blocks += [self._evaluation(one, name) for name in NAMES]
+            blocks += [self._evaluation(one, name) for name in EVALUATIONS]
             blocks.append(self._scored(one.evaluations.get(TEST)))
         row = np.concatenate(blocks)
         assert len(row) == self.size
         return row
 
-    def read(self, row: Row) -> Added:
-        """Return what the sum of rows says. Raises ProtocolError where no sites can have said it.
+    def read(self, row: Row) -> Contribution:
+        """Return what a sum of rows means.
 
-        Contents that no site sent are absent.
+        Contents that no site sent are absent. Raises ProtocolError where no honest sites can have
+        this sum.
         """
         numbers = _Reader(row)
         sites, learned, weight = numbers.take(3).tolist()
-        counts = {name: numbers.count() for name in COUNTS}
+        counts = {name: numbers.count() for name in FACT_COUNTS}
         metrics = dict(zip(self.metrics, numbers.take(len(self.metrics)).tolist(), strict=True))
         if learned:  # a mean, as a single site's is
             metrics[LOSS] /= learned
@@ -162,25 +163,25 @@ class Layout:
         contents = {}
         for role, mean in self.roles.items():
             senders = 0 if mean else numbers.count()
-            values = numbers.take(_floats(self.schemas[role], mean))
+            values = numbers.take(_numbers(self.schemas[role], mean))
             if mean and weight > 0:
                 contents[role] = _tensors(values / weight, self.schemas[role], mean)
             elif not mean and senders:
                 contents[role] = _tensors(values, self.schemas[role], mean)
         evaluations = {}
-        for name in NAMES if self.measured else ():
+        for name in EVALUATIONS if self.measured else ():
             number, total, squares = numbers.take(3).tolist()
             found = self._read_evaluation(numbers)
             if found.samples:
                 evaluations[name] = found
             if number := round(number):
-                metrics |= {MEAN + name: total / number, SQUARE + name: squares / number}
-                metrics[SITES + name] = number
+                metrics |= {MEAN_OF + name: total / number, SQUARE_OF + name: squares / number}
+                metrics[SITES_OF + name] = number
         if self.scores:
             scores = numbers.counts(self.scores).reshape(-1, 2 * SCORE_BINS)
             if TEST in evaluations:
                 evaluations[TEST] = evaluations[TEST].with_scores(scores.tolist())
-        return Added(contents, weight, learned, sites, metrics, evaluations, counts)
+        return Contribution(contents, weight, learned, sites, metrics, evaluations, counts)
 
     def _content(
         self, params: Params | None, role: str, weight: float, mean: bool
@@ -188,20 +189,21 @@ class Layout:
         if not mean:  # of a mean the weight tells whether there is one
             yield np.array([float(params is not None)])
         if params is None:
-            yield np.zeros(_floats(self.schemas[role], mean))
+            yield np.zeros(_numbers(self.schemas[role], mean))
             return
         for name, (_, kind) in self.schemas[role].items():
             if kind.is_floating_point or not mean:
                 yield weight * params[name].double().flatten().numpy()
 
-    def _evaluation(self, one: Added, name: str) -> Row:
+    def _evaluation(self, one: Contribution, name: str) -> Row:
         """Return an evaluation's sums, and its accuracy for the mean over sites.
 
-        A site that lacks an answer has in its accuracy's place what it would have (`instead`).
+        For a site without that answer the accuracy is that of the answer which replaces it
+        (`answer_accuracy`).
         """
         found = one.evaluations.get(name)
         row = np.zeros(3 + self.classes**2 + 3 * CALIBRATION_BINS)
-        accuracy = instead(name, one.evaluations, self.even)
+        accuracy = answer_accuracy(name, one.evaluations, self.even)
         if accuracy is not None:
             row[:3] = 1.0, accuracy, accuracy**2
         if found is not None:
@@ -229,11 +231,11 @@ class Layout:
         )
 
 
-def instead(name: str, evaluations: Mapping[str, Evaluation], even: float) -> float | None:
-    """Return a site's accuracy by an answer, or by what stands in its place; None without images.
+def answer_accuracy(name: str, evaluations: Mapping[str, Evaluation], even: float) -> float | None:
+    """Return a site's accuracy by an answer, or by the answer that replaces it.
 
-    In the place of "tuned" that is the common answer; of "alone" an even guess among the classes;
-    of any other what the site uses.
+    None: the site has no images. "tuned" is replaced by the common answer, "alone" by random
+    guessing, any other by the answer that the site uses.
     """
     part, _, answer = name.partition("_")
     used = evaluations[part].accuracy if part in evaluations else None
@@ -247,7 +249,7 @@ def instead(name: str, evaluations: Mapping[str, Evaluation], even: float) -> fl
 
 @dataclass
 class _Reader:
-    """Reads a sum from its beginning on."""
+    """Reads a row from its beginning."""
 
     row: Row
     at: int = 0
@@ -258,10 +260,10 @@ class _Reader:
         return self.row[self.at - size : self.at]
 
     def counts(self, size: int) -> NDArray[np.int64]:
-        """Return the next numbers, which count something. Raises ProtocolError."""
+        """Return the next numbers, which must be counts. Raises ProtocolError."""
         found = self.take(size)
         whole = np.rint(found)
-        if bool((np.abs(found - whole) > _ROUNDED).any() or (whole < 0).any()):
+        if bool((np.abs(found - whole) > _COUNT_TOLERANCE).any() or (whole < 0).any()):
             raise ProtocolError(
                 "a masked sum has counts below 0 or between whole numbers: a site spoiled it; the "
                 "masks hide which"
@@ -269,22 +271,22 @@ class _Reader:
         return whole.astype(np.int64)
 
     def count(self) -> int:
-        """Return the next number, which counts something."""
+        """Return the next number, which must be a count."""
         return int(self.counts(1)[0])
 
 
-_ROUNDED = 1e-3
-"""More than fixed point takes from a sum of counts."""
+_COUNT_TOLERANCE = 1e-3
+"""More than the rounding of fixed-point numbers can change in a sum of counts."""
 
 
-def _floats(schema: Schema, mean: bool) -> int:
-    """Return how many numbers of a content are added: of a mean not the integers."""
+def _numbers(schema: Schema, mean: bool) -> int:
+    """Return how many numbers of a content are added up; of a mean, the integers are not."""
     kept = [shape for shape, kind in schema.values() if kind.is_floating_point or not mean]
     return sum(math.prod(shape) for shape in kept)
 
 
 def _tensors(values: Row, schema: Schema, mean: bool) -> Params:
-    """Return numbers as the tensors of a content; integers that were not added are 0."""
+    """Return numbers as the tensors of a content; integers that were not added up are 0."""
     numbers, found = _Reader(values), {}
     for name, (shape, kind) in schema.items():
         if kind.is_floating_point:
@@ -297,7 +299,7 @@ def _tensors(values: Row, schema: Schema, mean: bool) -> Params:
     return found
 
 
-def facts_of(like: SiteFacts, site: int, added: Added) -> SiteFacts:
-    """Return what is known of all sites of a sum. like: the facts of any of them."""
+def facts_of_all(like: SiteFacts, site: int, added: Contribution) -> SiteFacts:
+    """Return the facts of all sites together. like: the facts of any of them."""
     counts: dict[str, Any] = dict(added.counts)
     return replace(like, site=site, name="", pool_key="", **counts)

@@ -1,7 +1,7 @@
-"""What a method is: a frozen value with rules for the server and for a site.
+"""What a method is: a frozen value with one rule for the server and one for a site.
 
 A method never sees Flower, files or sockets. The server's rule is a generator that yields the tasks
-of a phase and receives the replies, so that it reads like the paper's algorithm; a site's rule is a
+of a phase and receives the replies, so that it reads like the paper's algorithm. A site's rule is a
 function of a task and the site's data.
 """
 
@@ -61,15 +61,17 @@ from fedapp.protocol.traffic import EVALUATION, MESSAGE
 
 
 class PoolView(Protocol):
-    """What a method may ask of the model pool.
+    """The part of the model pool that a method may use.
 
-    Sites' models change between phases, never within one; the server's when `average` makes one.
+    The models of sites change between phases, never within one; the server's model changes when
+    `average` is called.
     """
 
     def latest(self, site: int, role: str = MODEL) -> ModelRef:
         """Return the newest version of a site's model, or of its content of another role.
 
-        Every site has a model, w_0 at first; of other roles only those that `having` names.
+        Every site has a model, at first w_0; a content of another role exists only for the sites
+        that `having` returns.
         """
 
     def having(self, role: str) -> tuple[int, ...]:
@@ -82,68 +84,68 @@ class PoolView(Protocol):
         """Return the sites whose model has been trained at least once, ascending."""
 
     def common(self, role: str = MODEL) -> ModelRef:
-        """Return the server's newest network of a role; its model before the role's first."""
+        """Return the server's newest content of a role; without one, its newest model."""
 
     def read(self, ref: ModelRef) -> Params:
         """Return a content's tensors. Nobody may change them in place."""
 
     def put(self, params: Params, role: str) -> ModelRef:
-        """Make this the server's newest content of a role."""
+        """Store these tensors as the server's newest content of a role."""
 
     def average(self, parts: Sequence[tuple[float, ModelRef]], role: str = MODEL) -> ModelRef:
-        """Make sum_j a_j w_j / sum_j a_j the server's network of a role.
+        """Store sum_j a_j w_j / sum_j a_j as the server's newest content of a role.
 
-        A role other than the model must have the model's tensors. Integer tensors are those of its
-        last one (`common`). A run with `rounds.robust`, and a method with an `averaging` of its
-        own, have another average in the mean's place.
+        Every averaged role must have the model's tensors. Integer tensors are those of the role's
+        current content (`common`). With `rounds.robust`, or where a method overrides `averaging`,
+        another rule takes the mean's place.
         """
 
 
 @dataclass(frozen=True)
 class MethodState:
-    """What a method remembers at the server beside the pool: here, nothing.
+    """What a method remembers at the server beside the pool; this base class holds nothing.
 
-    A method that remembers more derives a frozen dataclass of values that JSON can hold; it is a
-    part of every checkpoint.
+    A method that remembers more derives a frozen dataclass of values that JSON can hold. It is
+    saved with every checkpoint.
     """
 
     def needs(self) -> Collection[str]:
-        """Return the digests of contents that it names, beside every site's newest."""
+        """Return the digests of contents that the state refers to, beside every site's newest."""
         return ()
 
     def shown(self) -> Mapping[str, float]:
-        """Return what a round's row and the summary show of it, by name; most methods: nothing."""
+        """Return numbers, by name, for the row of each round and for the summary; usually none."""
         return {}
 
     def in_summary(self) -> Mapping[str, float]:
-        """Return what the summary shows of it beside that; most methods: nothing."""
+        """Return further numbers that only the summary shows, by name; usually none."""
         return {}
 
     def column(self, site: int) -> str:
-        """Return what `per_site.csv` shows of a site's helpers; most methods: nothing."""
+        """Return the text that `per_site.csv` shows about a site's helpers; usually none."""
         return ""
 
 
 State = TypeVar("State", bound=MethodState)
 Result = TypeVar("Result")
 Phases = Generator[Sequence[Task], Sequence[Reply], Result]
-"""A round at the server, or a part of one: it yields the tasks of each phase, receives the replies,
-and ends with a result."""
+"""A round at the server, or a part of one: a generator that yields the tasks of each phase,
+receives the replies, and returns a result."""
 
 
 @dataclass(frozen=True)
 class Round:
     """One round as the server sees it.
 
-    number: 0 is the warm-up. sites: all known sites, ascending. cohort: those that train.
-    facts: what each site said of its data. private: digest of what each keeps to itself.
-    joined: the round in which each site that came late joined; the others were here from the start.
-    server_learns: whether the server holds labelled images and can be given tasks (`SERVER_SITE`).
-    last: the number of the run's last round. say: tells a person how the run goes.
-    warmup_rounds: averages in round 0 of a method that averages.
-    masked: sites are known by their sums alone: `sites` is `ALL_SITES`, the cohort `COHORT`.
-    finds: whether sites' classes are findings.
-    protection: of single images; None: there is none.
+    number: 0 is the warm-up. sites: all known sites, ascending. cohort: the sites that train.
+    facts: what each site reported about its data. private: the digest of what each site keeps to
+    itself. joined: for each site that came late, the round in which it joined. server_learns:
+    whether the server holds labelled images and can be given tasks (`SERVER_SITE`). last: the
+    number of the run's last round. say: prints a line for the person who watches the run.
+    warmup_rounds: how many averages round 0 has in a method that averages. masked: sums over sites
+    are all that is known: `sites` is `EVERYBODY`, the cohort is `COHORT`. finds: whether the
+    classes are findings, of which an image may show several. protection: of single images; None:
+    there is none.
     """
 
     number: int
@@ -164,7 +166,7 @@ class Round:
 
     @property
     def everybody(self) -> tuple[int, ...]:
-        """All sites, ascending, the server's own first where it has labelled images."""
+        """All sites, ascending; before them the server's own where it has labelled images."""
         return (SERVER_SITE, *self.sites) if self.server_learns else self.sites
 
     @property
@@ -173,7 +175,7 @@ class Round:
         return tuple(k for k in self.sites if 0 < self.joined.get(k, 0) == self.number)
 
     def stream(self, purpose: str, site: int) -> np.random.Generator:
-        """Return the generator for this purpose, round and site."""
+        """Return a generator determined by the seed, the purpose, the round and the site."""
         return numpy_stream(self.seed, purpose, self.number, site)
 
     def task(
@@ -199,9 +201,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Sent:
-    """Which tensors of a content travel, one at least; the others are those of another content.
+    """Which tensors of a content travel, at least one; the others are taken from another content.
 
-    base: that content, of the same tensors, as the task named it; None: the report's own new model.
+    base: that other content, which has the same tensors and is named in the task; None: the
+    report's own new model.
     """
 
     names: frozenset[str]
@@ -210,16 +213,16 @@ class Sent:
 
 @dataclass(frozen=True)
 class SiteReport:
-    """What a site's rule produced. params: all of its new model; None: it did not change.
+    """What a site's rule returns for a task.
 
-    contents: its new contents of other roles (`Method.roles`). learned: whether it trained.
-    sent: what travels of a new content, by role; the server and all others have the base's tensors
-    in place of the rest. Of a role not named the whole travels.
-    memory: the new tensors of `Method.memory`; None: they did not change.
-    personal: the model that `evaluations` are of, where the site never sends it; None: `params`, or
-    the model that the task named.
-    pseudo: the pseudo-labels that it learned from, counted.
-    holds: contents that the task named and that the site keeps, since tasks to come name them too.
+    params: all tensors of the site's new model; None: it did not change. contents: its new contents
+    of other roles (`Method.roles`). learned: whether it trained. sent: for a content of which only
+    a part travels, which tensors do; the server and all others take the rest from the base. A role
+    that is absent travels whole. memory: the new tensors of `Method.memory`; None: they did not
+    change. personal: the model that was evaluated, where the site never sends it; None: `params`,
+    or the model that the task named. pseudo: statistics of the pseudo-labels that were used for
+    training. holds: contents named in the task that the site keeps because later tasks name them
+    again.
     """
 
     params: Params | None = None
@@ -237,11 +240,11 @@ class SiteReport:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A new content of a site, as the server got it.
+    """A new content of a site, as the server received it.
 
-    whole: all its tensors. came: the names of those that were sent; none, where it is the site's
-    model over again. before: reads the site's last content of that role, as the pool has it, also
-    after a resume; None: it is the site's first, or the server's disk lost it.
+    whole: all its tensors. came: names of the tensors that were sent; empty where it is the site's
+    model once more. before: reads the site's previous content of that role from the pool, also
+    after a resume; it returns None where there is none, or the server's disk lost it.
     """
 
     whole: Params
@@ -249,35 +252,35 @@ class Arrived:
     before: Callable[[], Params | None] = lambda: None
 
 
-Asked = Callable[[Sequence[str]], Sequence[Tensor]]
-"""Parts of a site's data -> a model's probabilities [n, C] for the images of each."""
+Answerer = Callable[[Sequence[str]], Sequence[Tensor]]
+"""A function from names of parts of a site's data to a model's probabilities [n, C] for each
+part."""
 
 
-CACHED_AT_A_SITE = 2**27
-"""Most bytes of `SiteContext.cache`."""
+SITE_CACHE_BYTES = 2**27
+"""Maximum size of each cache of a `SiteContext`."""
 
 
 class Contents(Protocol):
-    """Contents by reference, parsed and checked."""
+    """Returns the parsed and checked tensors of a content."""
 
     def __call__(self, ref: ModelRef) -> Params:
-        """Return the tensors that the method shares in that role; all of the task can be had."""
+        """Return the tensors of a content that the task names."""
 
 
 @dataclass(frozen=True)
 class SiteContext:
-    """What a site's rule works with. model: one network to load weights into, on the device.
+    """What a site's rule works with. model: a network on the device, to load weights into.
 
-    kept: the tensors of the site's model that it keeps to itself, none for most methods.
-    memory: what it remembers between its tasks (`Method.memory`).
-    scores: what the site knows of other sites' models (`learn.model_caches`).
-    cache: what else was computed from the site's images and need not be computed again: fixed
-    features, answers of models and their evaluation. It is kept from task to task. Of a model it
-    goes by the digests of all that the model depends on.
-    protection: of single images; None: there is none. secret: 32 bytes that only this site can
-    compute, equal for equal text: draws that nobody else may know are keyed by them.
-    flip: whether a mirror image of such data is an image of the same class.
-    scored: whether evaluations have score counts.
+    kept: the tensors of the site's model that never leave it; usually none. memory: what it
+    remembers between its tasks (`Method.memory`). scores: the site's scores of other sites' models
+    (`learn.score_cache`). cache: other results computed from the site's images that later tasks can
+    use again: fixed features, answers of models and their evaluation. The key of a result that
+    depends on a model contains the digests of everything the model depends on. protection: of
+    single images; None: there is none. secret: maps a text to 32 bytes that only this site can
+    compute; it seeds draws that nobody else may predict. flip: whether the mirror image of an input
+    has the same class. scored: whether evaluations include counts of scores
+    (`rounds.pooled_auroc`).
     """
 
     data: SiteData
@@ -290,26 +293,26 @@ class SiteContext:
     flip: bool = False
     scored: bool = False
     memory: Params = field(default_factory=dict)
-    scores: Cache[Score] = field(default_factory=lambda: Cache(CACHED_AT_A_SITE))
-    cache: Cache[Any] = field(default_factory=lambda: Cache(CACHED_AT_A_SITE))
+    scores: Cache[Score] = field(default_factory=lambda: Cache(SITE_CACHE_BYTES))
+    cache: Cache[Any] = field(default_factory=lambda: Cache(SITE_CACHE_BYTES))
     protection: Protection | None = None
     secret: Callable[[bytes], bytes] = lambda what: b""
 
     def load(self, ref: ModelRef) -> None:
-        """Load a model into the network, with what this site keeps to itself."""
+        """Load a model into the network, together with the tensors that this site keeps."""
         assign(self.model, {**self.contents(ref), **self.kept})
 
     def normalise(self, images: Tensor) -> Tensor:
-        """uint8 images, or float32 numbers -> float32, scaled per channel.
+        """Return uint8 images, or float32 numbers, as float32, scaled per channel.
 
-        Those that a gradient may come of are counted as learned from.
+        Images that are normalised while gradients are enabled are counted as learned from.
         """
         if torch.is_grad_enabled():
             count_work(images=len(images))
         return normalise(images, self.data.mean, self.data.std)
 
     def one_hot(self, labels: Tensor) -> Tensor:
-        """Labels [n] -> targets float32 [n, C]."""
+        """Return labels [n] as targets, float32 [n, C]."""
         return torch.nn.functional.one_hot(labels, self.data.num_classes).float()
 
     def fit(self, images: Tensor, targets: Tensor, labelled: int, epochs: int, task: Task) -> float:
@@ -334,24 +337,24 @@ class SiteContext:
         return self.finite(loss, task)
 
     def view(self, task: Task, purpose: str = "view") -> View:
-        """Return what a training image goes through before the network sees it, at every step."""
+        """Return the augmentation that is applied to training images at every step."""
         if self.training.augment == "none":
             return lambda images: images
         draws = self.stream(purpose, task)
         return lambda images: weak(images, self.flip, draws)
 
     def stream(self, purpose: str, task: Task) -> torch.Generator:
-        """Return the CPU generator for this purpose, task and site."""
+        """Return a CPU generator determined by the seed, the purpose, the task and the site."""
         return torch_stream(self.seed, purpose, task.when, self.data.site)
 
     @contextmanager
     def drawing(self, task: Task, purpose: str = "train") -> Iterator[None]:
-        """Key the draws of training (dropout) by seed, round and site."""
+        """Seed torch's global draws (dropout) by the seed, the purpose, the task and the site."""
         with seeded(self.device, self.seed, purpose, task.when, self.data.site):
             yield
 
     def finite(self, loss: float, task: Task) -> float:
-        """Return the loss. Raises RunError when training diverged: nothing broken is uploaded."""
+        """Return the loss. Raises RunError when training diverged: no broken model is sent."""
         if not math.isfinite(loss):
             raise RunError(
                 f"site {self.data.site}, round {task.round}: the training loss is {loss}; "
@@ -360,9 +363,9 @@ class SiteContext:
         return loss
 
     def trained(self, loss: float | None, task: Task, memory: Params | None = None) -> SiteReport:
-        """Return the report of a site that trained its model; loss: the mean one.
+        """Return the report of a site that trained its model. loss: the mean loss.
 
-        None: it had no images to learn from, and all stays as it was. Raises RunError as `finite`.
+        None: there were no images to learn from, and nothing changed. Raises RunError as `finite`.
         """
         if loss is None:
             return SiteReport()
@@ -390,12 +393,12 @@ class SiteContext:
         return every
 
     def answers(
-        self, name: str, of: tuple[str, ...], parts: Collection[str], asked: Asked
+        self, name: str, of: tuple[str, ...], parts: Collection[str], asked: Answerer
     ) -> list[Tensor]:
-        """Return the probabilities [n, C] of parts of the site's data; each is asked for once.
+        """Return the probabilities [n, C] for parts of the site's data, each computed only once.
 
-        name: of the answer; of: the digests of all that it depends on. asked: answers parts that
-        are not known yet.
+        name: of the answer. of: the digests of everything that it depends on. asked: computes the
+        answers for parts that are not cached.
         """
         known: dict[str, Tensor] = {}
         for part in parts:
@@ -408,14 +411,14 @@ class SiteContext:
         return [known[part] for part in parts]
 
     def of_parts(self, parts: Sequence[str]) -> list[Tensor]:
-        """Return the model's answer for the images of parts, as `predicted_each` does."""
+        """Return the model's answers to the images of parts of the data (`predicted_each`)."""
         return self.predicted_each([self.data.parts[part].inputs for part in parts])
 
     def evaluate(self, *parts: str, answer: str = "") -> dict[str, Evaluation]:
         """Evaluate the context's model on the site's "val" and "test" images.
 
-        answer: one of `protocol.ANSWERS`, under whose name the results go; empty: they are of what
-        the site uses.
+        answer: one of `protocol.ANSWERS`, which becomes a part of the results' names; empty: the
+        results are those of the answer that the site uses.
         """
         found = [self.labelled_part(part) for part in parts]
         answers = self.predicted_each([images for images, _ in found])
@@ -425,7 +428,7 @@ class SiteContext:
         }
 
     def evaluation(self, answers: Tensor, labels: Tensor) -> Evaluation:
-        """Sum up answers [n, C] to images of these labels, as `learn.metrics.evaluation` does."""
+        """Return the evaluation of answers [n, C] to images with these labels (`learn.metrics`)."""
         found = evaluation(answers, labels)
         if not self.scored:
             return found
@@ -444,9 +447,9 @@ class SiteContext:
 
 
 class ImageLevel(ABC):
-    """How what leaves a site protects single images, of a method that has such a form.
+    """How a method protects single images in what leaves a site (differential privacy).
 
-    noisy_training: whether the noise of a model that leaves a protected site is in its training
+    noisy_training: whether a model that leaves a protected site has its noise from training
     already.
     """
 
@@ -455,48 +458,53 @@ class ImageLevel(ABC):
     def plan(
         self, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
     ) -> Plan:
-        """Return what a run releases of one image; here one release."""
+        """Return what a run releases about one image; by default a single release."""
         return Plan()
 
     @abstractmethod
     def released(self, task: Task, site: SiteContext) -> frozenset[str]:
-        """Return the roles of the contents that a protected site's task sends, before it is done.
+        """Return the roles of the contents that a protected site's task will send.
 
-        From the question alone: by it the task is paid for or refused, and neither may depend on an
-        image.
+        It is computed from the task alone, before any image is used: the privacy budget is charged,
+        or the task refused, by this answer, which therefore must not depend on an image.
         """
 
     def steps(self, task: Task, site: SiteContext) -> int:
-        """Return how many steps that protect single images a task takes, of its question alone."""
+        """Return how many private training steps a task takes, computed from the task alone."""
         return 0
 
     @abstractmethod
     def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
-        """Return what one image changes at most in each content that a task releases, by role.
+        """Return how much one image can change each content that a task releases, by role.
 
-        L2 norm over all numbers of the content; of one that is averaged, times the site's weight.
-        Noise is added to it outside of the method. No other content leaves a protected site, but
-        for a model in whose training the noise is.
+        It is the L2 norm over all numbers of the content, and for a content that is averaged, that
+        norm times the site's weight. The caller adds the noise. No other content leaves a protected
+        site, except a model that was trained with noise.
         """
 
 
 class Method(ABC, Generic[State]):
-    """Base of every method; methods derive from it only, never from one another."""
+    """Base of every method.
+
+    Methods derive from it or from shared base classes, never from one another.
+    """
 
     name: ClassVar[str]
     state: ClassVar[type[MethodState]] = MethodState
-    """What it remembers at the server; made without arguments, it is what a run begins with."""
+    """The class of what it remembers at the server. A run begins with an instance made without
+    arguments."""
     begins: ClassVar[str] = "warm-up"
-    """What round 0 is, for people to read."""
+    """A name of round 0 for people to read."""
     joins_at: ClassVar[float] = 0
-    """First round whose answers other sites have a part in; a model of a round before is trained at
-    the site alone. 0: all begin with the server's common model; above, there is none."""
+    """First round whose answers depend on other sites; a model of an earlier round is trained at
+    its site alone. 0: all sites begin with the server's common model; infinity: they never depend
+    on other sites."""
     optional: ClassVar[frozenset[str]] = frozenset()
-    """Actions of tasks that any number of sites may leave undone: the others go on without them."""
+    """Actions of tasks that any number of sites may fail to do without stopping the run."""
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
-    """The parts of a site's data that it can learn from, of `fedapp.data.sites.TRAINING`."""
+    """The parts of a site's data that it can learn from, among `fedapp.data.parts.TRAINING`."""
     image_level: ClassVar[ImageLevel | None] = None
-    """How what leaves a site protects single images; None: it has no such form."""
+    """How it protects single images in what leaves a site; None: it cannot."""
 
     unsupported: ClassVar[Reasons] = {
         "split.labels": "its sites learn from labels of their own",
@@ -505,19 +513,19 @@ class Method(ABC, Generic[State]):
         "data.findings": "it has no form in which an image has several labels: choose recommended "
         "or fedavg",
     }
-    """Why it cannot run with a setting, by its dotted key (`incompatibilities.SETTINGS`).
+    """Why it cannot run with a setting, by the setting's dotted key (`incompatibilities.SETTINGS`).
 
-    A class says what differs from those that it is made from; an empty text: it can. What nobody
-    has made a form for is refused, so that no run begins that means nothing.
-    """
+    A class declares only what differs from its base classes; an empty text means that the setting
+    is supported. Whatever is not supported explicitly is refused, so that no run begins whose
+    result would be meaningless."""
 
     def incompatibilities(
         self, conditions: Conditions, why: Reasons = NO_REASONS
     ) -> list[Incompatibility]:
-        """Return with what it cannot run, of settings, inputs and a site's data.
+        """Return with which settings, inputs and data of a site it cannot run.
 
-        why: in the place of `unsupported`, from a class made from this one whose reasons depend on
-        its own settings.
+        why: replaces entries of `unsupported`; for subclasses whose reasons depend on their own
+        settings.
         """
         reasons: dict[str, str] = {}
         for each in reversed(type(self).__mro__):
@@ -528,10 +536,11 @@ class Method(ABC, Generic[State]):
 
     @abstractmethod
     def server_round(self, state: State, rnd: Round) -> Phases[State]:
-        """Run one round: yield the tasks of each phase, receive its replies, return the state.
+        """Run one round: yield the tasks of each phase, receive the replies, return the new state.
 
-        A phase has one task for a site at most; a site may be asked in several phases. Replies come
-        in site order, the server's own first; sites that failed or were silent are absent.
+        A phase has at most one task for a site; a site may get tasks in several phases. Replies
+        come in the order of sites, the server's own first; sites that failed or did not answer in
+        time are absent.
         """
 
     @abstractmethod
@@ -539,92 +548,92 @@ class Method(ABC, Generic[State]):
         """Do a task at a site."""
 
     def used(self, task: Task, site: SiteContext, answer: str = "") -> Mapping[str, Predictor]:
-        """Return what the site answers with, by name; most methods: its own model alone.
+        """Return the networks that a site answers with, by name; usually its own model alone.
 
-        The networks whose answers its evaluations of "val" and "test" were of, for others to use.
-        task: names the models, as one that only measures does. answer: one of `protocol.ANSWERS`
-        that it measures; empty: the one that it uses. Most methods measure the answer that they
-        use, and no other. Raises RunError as `SiteContext`.
+        They are the ones that its evaluations of "val" and "test" were computed with, and are
+        exported for use. task: names the models, like a task that only evaluates. answer: one of
+        `protocol.ANSWERS` that the method evaluates; empty: the answer that the site uses. Raises
+        RunError as `SiteContext`.
         """
         site.load(task.own)
         return {"own": Predictor(site.params())}
 
     def welcome(self, rnd: Round) -> Sequence[Task]:
-        """Return what the round's newcomers do before it; most methods: nothing."""
+        """Return the tasks of sites that join in this round, done before it; usually none."""
         return ()
 
     @property
     def called(self) -> str:
-        """The name under which people know a method of these settings."""
+        """The name by which people know the method with these settings."""
         return self.name
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
-        """Return how many images go through the network at once in training, at most.
+        """Return the maximum number of images in one pass through the network during training.
 
-        data: of the site with most training images.
+        data: of the site with the most training images.
         """
         return batch_size
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:
-        """Return the names of the model's tensors that never leave a site; most methods: none."""
+        """Return the names of the model's tensors that never leave a site; usually none."""
         return frozenset()
 
     def memory(self, model: nn.Module, w_0: Params) -> Params:
-        """Return what a site remembers between its tasks, with the values that it starts from.
+        """Return the initial values of what a site remembers between its tasks, by name.
 
-        Such as a second network, an optimiser's state or a step counter, by name. It never leaves
-        the site. A site that lost it starts again from here, and the run says so. Most methods:
-        nothing. w_0: all tensors of the network; names, shapes and dtypes of the result must not
-        depend on their values.
+        For example a second network, an optimiser's state or a step counter; usually nothing. It
+        never leaves the site. A site that lost it starts again from these values, and the run
+        reports it. w_0: all tensors of the initial network; names, shapes and dtypes of the result
+        must not depend on their values.
         """
         return {}
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
-        """Return the schemas of what sites send beside their model, by role; most: nothing."""
+        """Return the schemas of contents that sites send beside their model, by role."""
         return {}
 
     def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
-        """Check what only the method knows of a reply. Raises ProtocolError naming the rule.
+        """Check what only the method knows about a reply. Raises ProtocolError naming the rule.
 
-        facts: what the site said of its data.
+        facts: what the site reported about its data.
         """
 
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
     ) -> None:
-        """Check what only the method knows of a reply's new contents, by role.
+        """Check what only the method knows about a reply's new contents, by role.
 
-        Each is of its role's schema. facts: what the site said of its data. Raises ProtocolError
-        naming the rule.
+        Each already has the schema of its role. facts: what the site reported about its data.
+        Raises ProtocolError naming the rule.
         """
 
     sums_suffice: ClassVar[bool] = False
-    """Whether its server needs nothing of a site but sums over sites (`privacy.sums=masked`)."""
+    """Whether its server needs nothing from sites except sums over them (`privacy.sums=masked`)."""
     counted: ClassVar[tuple[str, ...]] = ()
-    """Names of metrics of the method's own that the server adds up."""
+    """Names of the method's own metrics that the server adds up."""
 
     def summed(self, task: Task) -> Mapping[str, bool]:
-        """Return the roles of the contents that a task's replies may have, for masked sums.
+        """Return the roles of contents that replies to a task may have when sums are masked.
 
-        True: the server wants their mean by `weight`; False: their sum. Most: models, averaged.
+        True: the server needs their mean by `weight`; False: their sum. Usually models, averaged.
         """
         return {} if task.action == EVALUATE else {MODEL: True}
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
-        """Return a site's weight in an average, at least 0; of methods that average."""
+        """Return a site's weight in an average, at least 0; for methods that average."""
         return 0.0
 
     def averaging(self, rule: Rule[Any]) -> Rule[Any]:
-        """Return how the server averages, given the rule that the run names; most: by that rule."""
+        """Return the rule by which the server averages; rule: the one that the settings name."""
         return rule
 
     def costs(self, num_clients: int, sample_rate: float, num_rounds: int) -> dict[str, float]:
-        """Return what the method's paper says that it sends, in models, by name."""
+        """Return the communication costs that the method's paper states, in models, by name."""
         return {}
 
 
 def check_counts(metrics: Mapping[str, float], most: Mapping[str, float]) -> None:
-    """Check that these metrics, 0 where absent, are counts up to these bounds.
+    """Check that metrics are counts of at most these limits; an absent one is 0.
 
     Raises ProtocolError naming the metric.
     """
@@ -635,24 +644,24 @@ def check_counts(metrics: Mapping[str, float], most: Mapping[str, float]) -> Non
 
 
 def check_unchanged(task: Task, reply: Reply) -> None:
-    """Check that a site that was only to look has sent nothing new. Raises ProtocolError."""
+    """Check that a site whose task does not train has sent nothing new. Raises ProtocolError."""
     before = task.own.digest, task.private
     if (reply.model, reply.private) != before or reply.contents:
         raise ProtocolError(f"asked to {task.action} only, it changed its own model")
 
 
 def schemas(method: Method[State], model: nn.Module) -> dict[str, Schema]:
-    """Return the schema of what sites share, by role."""
+    """Return the schemas of everything that sites share, by role."""
     kept, others = method.kept_private(model), method.roles(model)
     assert not others.keys() & {MODEL, MESSAGE, EVALUATION}, "a role must have a name of its own"
     return {MODEL: schema_of(without(model.state_dict(), kept)), **others}
 
 
 def warm_ups(rnd: Round) -> list[Task]:
-    """Return the tasks of round 0 for sites that begin now: all in round 0, else the newcomers.
+    """Return the warm-up tasks: in round 0 for all sites, later for those that join.
 
-    They are the same tasks at any time, so a site that comes late has the model after them that it
-    would have had from the start.
+    They are the same tasks at any time, so that a site that joins late has the same model after
+    them as if it had been there from the start.
     """
     beginners = rnd.newcomers if rnd.number else rnd.sites
     return [replace(rnd, number=0).task(site, "warmup") for site in beginners]

@@ -1,7 +1,8 @@
-"""What a method cannot run with: which setting, why, and what helps.
+"""With which settings a method cannot run: which setting, why, and what helps.
 
-A method says it in `Method.unsupported` and `Method.incompatibilities`. It is asked when settings
-are read, when the server knows the shape of the inputs, and at each site that has read its data.
+A method declares this in `Method.unsupported` and `Method.incompatibilities`. It is checked when
+settings are read, when the server knows the shape of the inputs, and at each site after it has read
+its data.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,19 +21,19 @@ from fedapp.data.sites import SiteData
 from fedapp.learn.networks.base import NetworkSettings
 
 Reasons = Mapping[str, str]
-"""Why a method cannot run with a setting, by its dotted key; empty: it can."""
+"""Why a method cannot run with a setting, by the setting's dotted key; an empty text: it can."""
 NO_REASONS: Reasons = MappingProxyType({})
 CONDITIONS = frozenset({"data", "split", "training", "rounds", "privacy", "model"})
-"""Groups of settings with which a method may be unable to run."""
+"""Groups of settings that a method may be incompatible with."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a method is to run with: the settings, and what is known of the data by now.
+    """What a method is to run with: the settings, and what is known about the data so far.
 
-    model: None where the network's own settings are wrong. inputs: shape of one input; empty: it is
-    not known yet. are_images: whether random views can be made of the inputs. site: the data of the
-    site that asks; None: no site does.
+    model: None where the network's own settings are wrong. inputs: shape of one input; empty while
+    it is not known. are_images: whether random views can be made of the inputs. site: the data of
+    the site that checks; None: the server or a user does.
     """
 
     data: DataSettings = field(default_factory=DataSettings)
@@ -47,13 +48,13 @@ class Conditions:
 
     @property
     def size(self) -> str:
-        """The setting that says how large inputs are."""
+        """The setting that determines how large inputs are."""
         return "data.vector_size" if self.data.vector_size else "data.image_size"
 
     def refused(self, method: str, why: Reasons) -> list[Incompatibility]:
-        """Return the settings that are in use, of those that there is a reason against.
+        """Return an incompatibility for each setting in use that `why` has a reason against.
 
-        method: its name. Raises ConfigError where `why` is of others than `SETTINGS`.
+        method: its name. Raises ConfigError where `why` names a setting that is not in `SETTINGS`.
         """
         if unknown := sorted(why.keys() - SETTINGS.keys()):
             rule = f"can say nothing of {unknown[0]} in `unsupported`"
@@ -84,4 +85,5 @@ SETTINGS: Mapping[str, tuple[Callable[[Conditions], bool], str, str]] = {
         "choose a method, or a method.objective, without",
     ),
 }
-"""Settings that a method may have no form for: when each is in use, the rule, and the remedy."""
+"""Settings that a method may not support: a test whether each is in use, the rule, and the
+remedy."""

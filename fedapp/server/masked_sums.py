@@ -24,7 +24,7 @@ from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ProtocolError, RunError, StoreError
 from fedapp.learn.model_caches import PARSED_MODELS
 from fedapp.learn.params import Params, digest_of, to_bytes
-from fedapp.methods._summed import ADDED, TRAINED, WORDS, Added, Layout, facts_of
+from fedapp.methods._summed import ADDED, MASKED_ROW, TRAINED, Contribution, Layout, facts_of_all
 from fedapp.methods.base import Arrived
 from fedapp.protocol.messages import (
     ALL_SITES,
@@ -132,7 +132,7 @@ class SummedPhases:
 
     def __post_init__(self) -> None:
         for site in (ALL_SITES, COHORT):
-            self.facts[site] = facts_of(self.like, site, Added())
+            self.facts[site] = facts_of_all(self.like, site, Contribution())
             self.phases.pool.join(site)
 
     def run(self, tasks: Sequence[Task], skipped: dict[int, str]) -> list[Reply]:
@@ -320,7 +320,7 @@ class SummedPhases:
     ) -> tuple[Words, dict[int, str]]:
         """Return the sum of the masked numbers, and by survivor what it keeps to itself."""
         phases, pool = self.phases, self.phases.pool
-        before, schema = phases.schemas, {WORDS: ((layout.size,), torch.int64)}
+        before, schema = phases.schemas, {MASKED_ROW: ((layout.size,), torch.int64)}
         phases.schemas = {**before, MASKED: schema}
         transport = phases.experiment.transport
         try:
@@ -332,7 +332,7 @@ class SummedPhases:
             private = {}
             for reply in replies:
                 who, named = f"site {reply.site}'s masked numbers", reply.contents[MASKED]
-                words = PARSED_MODELS.get(named, pool.get, schema, who, transport)[WORDS]
+                words = PARSED_MODELS.get(named, pool.get, schema, who, transport)[MASKED_ROW]
                 total += words.numpy().view(np.uint64)
                 private[reply.site] = reply.private
         finally:
@@ -413,13 +413,13 @@ class SummedPhases:
 
     # --- what came of it --------------------------------------------------------------------------
 
-    def _reply(self, task: Task, added: Added) -> Reply:
+    def _reply(self, task: Task, added: Contribution) -> Reply:
         """Return the sum as the reply of the site that stands for all, and store its contents.
 
         Raises ProtocolError where the method refuses the sum.
         """
         phases, site = self.phases, task.site
-        facts = self.facts[site] = facts_of(self.like, site, added)
+        facts = self.facts[site] = facts_of_all(self.like, site, added)
         blobs = {
             role: to_bytes(of, phases.experiment.transport) for role, of in added.contents.items()
         }
@@ -450,7 +450,7 @@ class SummedPhases:
             return None
         try:
             head, _, blob = place.read_bytes().partition(b"\n")
-            words = load(blob)[WORDS].numpy().view(np.uint64)
+            words = load(blob)[MASKED_ROW].numpy().view(np.uint64)
             return words, _OPENING.validate_json(head)
         except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise StoreError(f"{place}: the sum of a round is damaged: start anew") from error
@@ -473,7 +473,7 @@ class SummedPhases:
         tensor = torch.from_numpy(words.view(np.int64).copy())
         write_atomic(
             place,
-            to_json(opening) + b"\n" + to_bytes({WORDS: tensor}),
+            to_json(opening) + b"\n" + to_bytes({MASKED_ROW: tensor}),
             durable=bool(self.experiment),
         )
 

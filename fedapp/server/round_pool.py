@@ -12,9 +12,9 @@ from fedapp.aggregation.base import Member, Memory, Rule
 from fedapp.aggregation.changes import (
     MAX_STATISTICS_CHANGE,
     MAX_WEIGHTS_CHANGE,
-    middle,
+    length_ratios,
+    median_length,
     rough_length,
-    times,
 )
 from fedapp.core.errors import RunError
 from fedapp.core.settings import TransportSettings
@@ -47,7 +47,7 @@ class RoundPool:
     rule: Rule[Any] = none.RULE
     remembered: dict[int, float] = field(default_factory=dict)
     moves: dict[str, ChangeLengths] = field(default_factory=dict)
-    left_out: Callable[[int, float], None] = lambda site, times: None
+    left_out: Callable[[int, float], None] = lambda site, length_ratios: None
 
     def latest(self, site: int, role: str = MODEL) -> ModelRef:
         """Return the newest version of a site's content of a role, by default its model."""
@@ -133,12 +133,14 @@ class RoundPool:
         kinds = (("", MAX_WEIGHTS_CHANGE), (".statistics", MAX_STATISTICS_CHANGE))
         for (kind, limit), column in zip(kinds, zip(*lengths, strict=True), strict=False):
             before = self.moves.get(role + kind, ChangeLengths())
-            found = times(column, before.largest)
+            found = length_ratios(column, before.largest)
             near = [length for length, far in zip(column, found, strict=True) if far <= limit]
             order = sorted(range(len(members)), key=lambda i: -found[i])
             furthest = tuple((members[i].site, round(found[i], 1)) for i in order[:MAX_NAMED_SITES])
             if any(column):
-                self.moves[role + kind] = ChangeLengths(max(before.largest, middle(near)), furthest)
+                self.moves[role + kind] = ChangeLengths(
+                    max(before.largest, median_length(near)), furthest
+                )
             out |= (beyond := {i for i in order if found[i] > limit})
             for i in beyond:
                 self.left_out(members[i].site, found[i])

@@ -23,7 +23,7 @@ class ChangeLengths:
     There is one value for each part of a role: the trained weights, and the statistics. largest:
     the largest median distance in a round so far. furthest: the sites that lay furthest in the
     newest average, at most `MAX_NAMED_SITES`, each with its multiple of the usual distance
-    (`aggregation.changes.times`).
+    (`aggregation.changes.length_ratios`).
     """
 
     largest: float = 0.0

@@ -27,7 +27,7 @@ from fedapp.evaluation.model_selection import Choice, candidates
 from fedapp.evaluation.ranking_metrics import PooledScores, class_means
 from fedapp.evaluation.verdict import Outcome, Verdict, verdict_of_counts
 from fedapp.learn.metrics import worst_decile
-from fedapp.methods._summed import MEAN, SITES, SQUARE, TRAINED
+from fedapp.methods._summed import MEAN_OF, SITES_OF, SQUARE_OF, TRAINED
 from fedapp.protocol.messages import (
     ALL_SITES,
     ANSWERS,
@@ -556,10 +556,10 @@ def _summed_accuracies(reply: Reply) -> dict[str, SummedAccuracies]:
     metrics = reply.metrics
     return {
         part: SummedAccuracies(
-            metrics[MEAN + part], metrics[SQUARE + part], int(metrics[SITES + part])
+            metrics[MEAN_OF + part], metrics[SQUARE_OF + part], int(metrics[SITES_OF + part])
         )
         for part in reply.evaluations
-        if SITES + part in metrics
+        if SITES_OF + part in metrics
     }
 
 

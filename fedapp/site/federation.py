@@ -37,7 +37,7 @@ from fedapp.data.split.groups import (
 from fedapp.data.split.manifest import Manifest
 from fedapp.data.split.partition import partition
 from fedapp.experiment.experiment import Experiment
-from fedapp.methods import learning_from
+from fedapp.methods import methods_learning_from
 from fedapp.models.maker import ModelMaker
 from fedapp.protocol.messages import SERVER_SITE
 from fedapp.protocol.store import ModelStore
@@ -110,7 +110,7 @@ class LoadedSites:
             )
         for part in SPECIAL.keys() - experiment.method.learns_from:
             if len(data.parts.get(part, ())):
-                name, able = experiment.method.name, " or ".join(learning_from(part))
+                name, able = experiment.method.name, " or ".join(methods_learning_from(part))
                 raise ConfigError(
                     f"method.name = {name!r}: {display_name(data)} has {SPECIAL[part]}, of which "
                     f"it cannot learn: choose {able}"

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedapp.learn.params import Params, Schema, digest_of, to_bytes, without
-from fedapp.methods._summed import COUNTS, WORDS, Added, Layout, Row
+from fedapp.methods._summed import FACT_COUNTS, MASKED_ROW, Contribution, Layout, Row
 from fedapp.methods.base import Contents, SiteContext, SiteReport
 from fedapp.protocol.messages import (
     MASKED,
@@ -44,7 +44,7 @@ class MaskedSite(SiteClient):
 
     def introduction(self) -> SiteFacts:
         """Return the facts without the numbers of images: the server learns only their sums."""
-        none: dict[str, Any] = dict.fromkeys(COUNTS, 0)
+        none: dict[str, Any] = dict.fromkeys(FACT_COUNTS, 0)
         return replace(self.facts(), **none)
 
     def _incoming(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
@@ -94,7 +94,7 @@ class MaskedSite(SiteClient):
         contents = dict(report.contents)
         if report.params is not None and report.learned:
             contents[MODEL] = report.params
-        added = Added(
+        added = Contribution(
             contents,
             weight=method.weight(facts, said) if report.learned else 0.0,
             learned=float(report.learned),
@@ -105,7 +105,7 @@ class MaskedSite(SiteClient):
         finds, scored = bool(self.experiment.data.findings), self.experiment.rounds.pooled_auroc
         layout = Layout.of(method, task, self.shared, len(self.classes), finds, scored)
         words = self._masked(task, layout.row(added), layout, context)
-        blob = to_bytes({WORDS: torch.from_numpy(words.view(np.int64))})
+        blob = to_bytes({MASKED_ROW: torch.from_numpy(words.view(np.int64))})
         named = {MASKED: digest_of(blob)}
         if self.shares_pool:
             self.store.put(blob)

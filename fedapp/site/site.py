@@ -26,7 +26,7 @@ from fedapp.learn.model_caches import Score, score_cache
 from fedapp.learn.networks import Network, NetworkSettings, build_model, initial_params
 from fedapp.learn.params import Params, Schema, schema_of
 from fedapp.learn.work_counter import counting_work
-from fedapp.methods.base import CACHED_AT_A_SITE, Contents, SiteContext, SiteReport, schemas
+from fedapp.methods.base import SITE_CACHE_BYTES, Contents, SiteContext, SiteReport, schemas
 from fedapp.protocol.codec import encode
 from fedapp.protocol.messages import (
     IMAGES,
@@ -244,7 +244,7 @@ class SiteClient:
             kept={name: own.tensors[name] for name in self._kept},
             memory=own.named(MEMORY),
             # The cache is keyed by digests, and that of a lost state now names another state.
-            cache=Cache(CACHED_AT_A_SITE) if own.lost else self._cache,
+            cache=Cache(SITE_CACHE_BYTES) if own.lost else self._cache,
         )
 
     @cached_property
@@ -288,7 +288,7 @@ class SiteClient:
     @cached_property
     def _cache(self) -> Cache[Any]:
         """See `SiteContext.cache`."""
-        return Cache(CACHED_AT_A_SITE)
+        return Cache(SITE_CACHE_BYTES)
 
     @cached_property
     def _holdings(self) -> Holdings:

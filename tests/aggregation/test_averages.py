@@ -1,6 +1,5 @@
 """Averages against bad models: by hand, where they equal what we had, and at the extremes."""
 
-import json
 import math
 from functools import reduce
 
@@ -11,15 +10,10 @@ from fedapp.aggregation import filtered, rule_of
 from fedapp.aggregation import median as medians
 from fedapp.aggregation.base import Member, Memory
 from fedapp.aggregation.bounded import bounded_parts, capped
-from fedapp.aggregation.changes import length, rough_length, times
-from fedapp.aggregation.filtered import AWAY, agreement, products
+from fedapp.aggregation.changes import length, length_ratios, rough_length
+from fedapp.aggregation.filtered import TOO_LONG_AGREEMENT, agreement, scalar_products
 from fedapp.aggregation.median import median
-from fedapp.core.errors import ConfigError
-from fedapp.experiment.config import load_experiment
 from fedapp.learn.params import weighted_mean
-from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.simulation.loopback import run_loopback
-from tests.small import small
 
 RULES = ("bounded", "median")
 TRAINED = {"weight"}
@@ -76,7 +70,7 @@ def test_a_weight_is_at_most_three_times_the_median(weights, expected):
     ],
 )
 def test_how_many_times_as_long_as_usual(lengths, before, expected):
-    assert times(lengths, before) == expected
+    assert length_ratios(lengths, before) == expected
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1, 1e6, 1e30, 3e38])
@@ -157,7 +151,10 @@ def test_who_points_the_same_way_again_is_heard_again():
     assert found == pytest.approx([0.75])  # -0.6 / 2 + 0.6 = 0.3, then 0.3 / 2 + 0.6
 
 
-@pytest.mark.parametrize(("last", "expected"), [(4.0, 1.0), (4.1, AWAY), (1e38, AWAY), (1e-30, 1)])
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [(4.0, 1.0), (4.1, TOO_LONG_AGREEMENT), (1e38, TOO_LONG_AGREEMENT), (1e-30, 1)],
+)
 def test_a_change_of_more_than_four_median_lengths_counts_as_away(last, expected):
     assert agreed([[1, 0], [1, 0], [last, 0]]) == pytest.approx([1, 1, expected])
 
@@ -202,13 +199,13 @@ def test_products_by_hand():
         {"a": torch.tensor([2.0, 1.0]), "b": torch.tensor(4.0), "s": torch.tensor(9.0)},
         {"a": torch.tensor([4.0, 0.0]), "b": torch.tensor(1.0), "s": torch.tensor(9.0)},
     ]  # changes (1, 0, 2) and (3, -1, -1)
-    found = products(members_of(models), own, {"a", "b"})
+    found = scalar_products(members_of(models), own, {"a", "b"})
     assert found.tolist() == [[5, 1], [1, 11]]
 
 
 def test_products_of_huge_changes_are_finite():
     models = [model(3e38), model(-3e38), model(1)]
-    found = products(members_of(models), model(-3e38), TRAINED)
+    found = scalar_products(members_of(models), model(-3e38), TRAINED)
     assert all(map(math.isfinite, agreement(found, [0.0] * 3)))
 
 
@@ -250,8 +247,8 @@ def test_changes_of_equal_length_are_averaged_as_ever():
 def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
     *models, own = random_models(6)
     whole = {rule: mean_of(rule, models, own, [1, 2, 3, 4, 5]) for rule in RULES}
-    monkeypatch.setattr(medians, "HELD_BYTES", 1)
-    monkeypatch.setattr(medians, "COORDINATES", 3)
+    monkeypatch.setattr(medians, "MAX_HELD_BYTES", 1)
+    monkeypatch.setattr(medians, "BLOCK_COORDINATES", 3)
     for rule, expected in whole.items():
         found = mean_of(rule, models, own, [1, 2, 3, 4, 5])
         assert all(found[name].equal(expected[name]) for name in own)
@@ -259,32 +256,13 @@ def test_memory_for_one_tensor_at_a_time_changes_no_bit(monkeypatch):
 
 def test_memory_for_one_tensor_at_a_time_changes_no_product(monkeypatch):
     *models, own = random_models(6)
-    whole = products(members_of(models), own, own)
-    monkeypatch.setattr(medians, "HELD_BYTES", 1)
-    monkeypatch.setattr(filtered, "COORDINATES", 3)
-    assert products(members_of(models), own, own).allclose(whole, rtol=1e-12)
+    whole = scalar_products(members_of(models), own, own)
+    monkeypatch.setattr(medians, "MAX_HELD_BYTES", 1)
+    monkeypatch.setattr(filtered, "BLOCK_COORDINATES", 3)
+    assert scalar_products(members_of(models), own, own).allclose(whole, rtol=1e-12)
 
 
 # --- in a run -------------------------------------------------------------------------------------
-
-
-def accuracies(tmp_path, **changes):
-    experiment = small(method=FedAvg(), rounds__num_rounds=1, runtime__out=str(tmp_path), **changes)
-    _, folder = run_loopback(experiment)
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["mean_test_accuracy"] for line in lines]
-
-
-def test_a_run_averages_as_its_settings_say(tmp_path):
-    plain = accuracies(tmp_path)
-    found = [accuracies(tmp_path, rounds__robust=rule) for rule in (*RULES, "filtered")]
-    assert all(len(one) == 2 and one != plain for one in found)
-
-
-def test_an_unknown_rule_is_refused():
-    with pytest.raises(ConfigError, match=r"rounds\.robust"):
-        load_experiment("digits_demo", {"rounds.robust": "mean"})
-    assert load_experiment("digits_demo").rounds.robust == "none"
 
 
 # --- the extremes ---------------------------------------------------------------------------------

@@ -7,24 +7,15 @@ import pytest
 import torch
 
 from fedapp.aggregation import rule_of
-from fedapp.aggregation.base import Member, Memory
+from fedapp.aggregation.base import Memory
 from fedapp.aggregation.server_optimizers import FedAdam, FedAvgM
+from tests.aggregation.test_averages import TRAINED, members_of, model
 
 NONE = rule_of("none")
-TRAINED = {"weight"}
-
-
-def model(weight, variance=1.0, count=0):
-    return {
-        "weight": torch.tensor([float(weight), 0.0]),
-        "running_var": torch.tensor([float(variance)]),
-        "count": torch.tensor(count),
-    }
 
 
 def averaged(rule, models, own, memory=None):
-    members = [Member(site, 1.0, lambda params=p: params) for site, p in enumerate(models)]
-    total = reduce(rule.accumulate, members, rule.start(own))
+    total = reduce(rule.accumulate, members_of(models), rule.start(own))
     return rule.finish(total, own, TRAINED, memory or Memory())
 
 

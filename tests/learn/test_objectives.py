@@ -17,7 +17,7 @@ from fedapp.learn.objectives import (
     proximal_penalty,
     supervised,
 )
-from fedapp.methods.averaging.fixmatch_global import taught
+from fedapp.methods.averaging.fixmatch_global import fixed_label_steps
 from tests.methods.conformance import data_of
 
 NEVER, ALWAYS = 1.0, 0.0
@@ -214,7 +214,7 @@ def test_a_taught_step_by_hand():
     """Two of three pseudo-labels count; the mean is over all three."""
     job, views = work(labelled=2, unlabelled=3), Views(weak=lambda images: images // 2)
     labels, sure = torch.tensor([2, 0, 1]), torch.tensor([True, False, True])
-    [step] = taught(job, views.weak, views.strong, labels, sure, weight=0.5)
+    [step] = fixed_label_steps(job, views.weak, views.strong, labels, sure, weight=0.5)
     x_s, x_u = job.data.labelled, job.data.unlabelled
     log_weak = torch.log_softmax(job.model(scale(x_s // 2)), dim=1)
     log_strong = torch.log_softmax(job.model(scale(255 - x_u)), dim=1)

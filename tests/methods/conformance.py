@@ -6,7 +6,7 @@ contents really travel and can be looked at.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,12 +35,22 @@ from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.methods.base import Method, SiteContext
 from fedapp.protocol.codec import encode
-from fedapp.protocol.messages import EVALUATE, Incoming, Refusal, Reply, Task
+from fedapp.protocol.messages import (
+    EVALUATE,
+    MODEL,
+    SERVER_SITE,
+    Incoming,
+    ModelRef,
+    Refusal,
+    Reply,
+    Task,
+)
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import Ledger
 from fedapp.server.engine import Engine
+from fedapp.server.pool import ModelPool
 from fedapp.simulation.in_process import Loopback, carried
-from fedapp.site.federation import federation_of
+from fedapp.site.federation import LoadedSites, federation_of
 from fedapp.site.private_state import MEMORY, SALT
 
 CPU = torch.device("cpu")
@@ -248,6 +258,29 @@ class Played:
         versions = {e.reply.private: e.private for e in self.seen if e.private}
         return load(versions[digest])
 
+    def pool(self) -> ModelPool:
+        """The pool as the run left it."""
+        store = ModelStore(self.folder.pool_root)
+        return ModelPool.from_plain(store, self.folder.load_checkpoint()["pool"])
+
+    def newest(self, role: str, site: int = SERVER_SITE) -> dict[str, Tensor]:
+        """The newest content of a role."""
+        pool = self.pool()
+        return load(pool.store.get(pool.latest(site, role).digest))
+
+    def at_the_end(self, site: int) -> tuple[Task, SiteContext]:
+        """A task to measure what the run ended with, and the site that has it."""
+        pool = self.pool()
+        models = {
+            "server" if role == MODEL else role: (pool.latest(SERVER_SITE, role),)
+            for whose, role in pool.contents
+            if whose == SERVER_SITE
+        }
+        task = Task(site, 3, EVALUATE, pool.latest(site), models)
+        federation = federation_of(self.experiment)
+        sites = Loopback(self.experiment, federation, pool.store, self.folder.sites_root).sites
+        return task, sites[site].context(task)[0]
+
     def model(self, exchange: Exchange) -> dict[str, Tensor]:
         """What the site had in its network when the task began."""
         return self.server(exchange) | self.private(exchange.task.private)
@@ -269,28 +302,32 @@ def _settled(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if not name.startswith(traffic)}
 
 
-def play(experiment: Experiment, tamper: Tamper | None = None) -> Played:
-    """Run an experiment over `Wire` to its end."""
+Carrier = Callable[[LoadedSites, RunFolder, ModelStore], Loopback]
+"""Makes what carries a run's messages."""
+
+
+def run_on(experiment: Experiment, carrier: Carrier) -> Played:
+    """Run an experiment to its end."""
     federation = federation_of(experiment)
     folder = open_run(experiment, federation.manifest)
     store = ModelStore(folder.pool_root)
-    wire = Wire(experiment, folder.path / "remote", tamper)
-    with Progress() as progress:
-        engine = Engine(experiment, wire, folder, store, progress, Ledger())
-        summary = engine.run()
-    return Played(experiment, summary, folder, wire.seen, engine)
-
-
-def play_in_one_store(experiment: Experiment) -> Played:
-    """Run an experiment in the loopback driver itself, where sites share the server's pool."""
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    transport = Loopback(experiment, federation, store, folder.sites_root)
+    transport = carrier(federation, folder, store)
     with Progress() as progress:
         engine = Engine(experiment, transport, folder, store, progress, Ledger())
         summary = engine.run()
-    return Played(experiment, summary, folder, [], engine)
+    return Played(experiment, summary, folder, getattr(transport, "seen", []), engine)
+
+
+def play(experiment: Experiment, tamper: Tamper | None = None) -> Played:
+    """Run an experiment over `Wire` to its end."""
+    return run_on(
+        experiment, lambda _, folder, __: Wire(experiment, folder.path / "remote", tamper)
+    )
+
+
+def play_in_one_store(experiment: Experiment, kind: Callable[..., Loopback] = Loopback) -> Played:
+    """Run an experiment in the loopback driver itself, where sites share the server's pool."""
+    return run_on(experiment, lambda *of: kind(experiment, of[0], of[2], of[1].sites_root))
 
 
 def site_data(experiment: Experiment, site: int) -> SiteData:
@@ -361,8 +398,10 @@ def mean_by_hand(models: Sequence[dict[str, Tensor]], counts: Sequence[float]) -
 def assert_close(
     params: dict[str, Tensor], expected: dict[str, Tensor], atol: float = 1e-6
 ) -> None:
-    """Every expected tensor is there with its value."""
+    """Every expected tensor of floating point is there with its value."""
     for name, tensor in expected.items():
+        if not tensor.is_floating_point():
+            continue
         found = params[name].double()
         torch.testing.assert_close(
             found, tensor.double(), rtol=1e-4, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
@@ -454,20 +493,9 @@ def assert_private_never_travels(played: Played, kept: frozenset[str]) -> None:
         if exchange.private:
             part = load(exchange.private)
             assert part.keys() == kept
-            trained = (t for n, t in part.items() if not torch.equal(t, w_0[n]))
-            secrets |= {t.numpy().tobytes() for t in trained if t.is_floating_point()}
+            secrets |= _bytes_of(t for n, t in part.items() if not torch.equal(t, w_0[n]))
     assert len(secrets) >= 2 * len(kept) > 0  # of two rounds at least, or the check is empty
-    ways = {"up": 0, "down": 0}
-    for exchange in played.seen:
-        for way, blobs in (("down", exchange.down), ("up", exchange.incoming.payloads)):
-            for digest, blob in blobs.items():
-                ways[way] += 1
-                assert digest_of(blob) == digest
-                assert load(blob).keys() == played.w_0().keys() - kept
-        sent = [*exchange.down.values(), *exchange.incoming.payloads.values(), *exchange.heads]
-        for message in sent:
-            assert not any(secret in message for secret in secrets)
-    assert min(ways.values()) > 0
+    _assert_never_sent(played, secrets, w_0.keys() - kept)
 
 
 def beside_of(exchange: Exchange) -> dict[str, Tensor]:
@@ -477,24 +505,32 @@ def beside_of(exchange: Exchange) -> dict[str, Tensor]:
 
 def assert_beside_never_travels(played: Played, names: frozenset[str]) -> None:
     """No message holds the bytes of what a site has beside what it shares; whole models travel."""
-    w_0, secrets = played.w_0(), set()
+    secrets: set[bytes] = set()
     for exchange in played.seen:
         if exchange.task.action != EVALUATE and exchange.private:
             part, shared = beside_of(exchange), exchange.upload
             assert part.keys() == names
             # Statistics of the first layer's first step are alike in both: both begin at w_0.
-            secret = [t for n, t in part.items() if not torch.equal(t, shared[n])]
-            secrets |= {t.numpy().tobytes() for t in secret if t.is_floating_point()}
+            secrets |= _bytes_of(t for n, t in part.items() if not torch.equal(t, shared[n]))
     assert len(secrets) >= 2 * len(names & {"head.weight", "head.bias"}) > 0
-    ways = {"up": 0, "down": 0}
+    _assert_never_sent(played, secrets, played.w_0().keys())
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> set[bytes]:
+    return {tensor.numpy().tobytes() for tensor in tensors if tensor.is_floating_point()}
+
+
+def _assert_never_sent(played: Played, secrets: set[bytes], names: Set[str]) -> None:
+    """What is sent, both ways, has tensors of just these names, and none of these bytes."""
+    sent = {"down": 0, "up": 0}
     for exchange in played.seen:
         for way, blobs in (("down", exchange.down), ("up", exchange.incoming.payloads)):
-            ways[way] += len(blobs)
-            assert all(load(blob).keys() == w_0.keys() for blob in blobs.values())
-        sent = [*exchange.down.values(), *exchange.incoming.payloads.values(), *exchange.heads]
-        for message in sent:
-            assert not any(secret in message for secret in secrets)
-    assert min(ways.values()) > 0
+            sent[way] += len(blobs)
+            for digest, blob in blobs.items():
+                assert digest_of(blob) == digest and load(blob).keys() == names
+        messages = [*exchange.down.values(), *exchange.incoming.payloads.values(), *exchange.heads]
+        assert not any(secret in message for message in messages for secret in secrets)
+    assert min(sent.values()) > 0
 
 
 def assert_descent_with_private_by_hand(played: Played) -> None:
@@ -546,6 +582,12 @@ def assert_shared_is_mean(played: Played, counts: Sequence[int]) -> None:
 # --- one site's rule, without server or messages --------------------------------------------------
 
 PIXELS = ResNet9Settings(width=2, dropout=0.0)
+START, OTHER = (initial_params(PIXELS, (1, 8, 8), 3, seed=seed) for seed in (0, 1))
+"""Two networks for images of three classes."""
+SERVER = ModelRef(SERVER_SITE, 1, "a" * 64)
+TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
+MEASURE = replace(TASK, action=EVALUATE)
+"""What a site of a method that averages is asked to do."""
 
 
 def digits_like(count: int, seed: int) -> Tensor:

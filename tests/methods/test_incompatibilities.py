@@ -12,7 +12,7 @@ from fedapp.core.settings import (
     SplitSettings,
     TrainSettings,
 )
-from fedapp.methods import RENAMED, give, method_class, method_names
+from fedapp.methods import RENAMED, method_class, method_names, register
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedrgd import FedRgd
 from fedapp.methods.incompatibilities import SETTINGS, Conditions
@@ -129,7 +129,7 @@ def test_a_class_with_a_member_of_an_earlier_version_is_refused_with_the_new_nam
 
     setattr(Old, member, "")
     with pytest.raises(ConfigError, match=f"has `{member}`, which has become `{RENAMED[member]}`"):
-        give(Old)
+        register(Old)
 
 
 def test_a_reason_for_a_setting_that_nobody_asks_about_is_a_mistake():

@@ -9,7 +9,6 @@ import torch
 import fedapp.methods.base as base
 from fedapp.data.augment import weak
 from fedapp.data.sites import Part
-from fedapp.learn.networks import initial_params
 from fedapp.learn.optimisers import Sgd
 from fedapp.methods import method_class, method_names
 from fedapp.methods.averaging.fedavg import FedAvg
@@ -17,9 +16,9 @@ from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.methods.recommended.prior_shift import PriorShift
 from fedapp.methods.um_pfssl.method import UmPfssl
-from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
-    PIXELS,
+    START,
+    TASK,
     Deal,
     assert_same,
     context,
@@ -133,23 +132,7 @@ def test_less_than_one_mini_batch_is_none_and_not_a_pass(tmp_path, work):
         assert sum(found[0, 0]) == 0 and found[1, 0] == [1]
 
 
-@named(METHODS)
-def test_at_0_the_passes_decide(tmp_path, work, method):
-    """2 passes over 30 images or, with pseudo-labels, over the larger part; as without it."""
-    changes = {"warmup_epochs": 2, "warmup_rounds": 1, "local_epochs": 2}
-    found = taken(method, tmp_path, work, local_steps=0, **changes)
-    times, both = BESIDE.get(method.name, 1), of_both_kinds(method.name)
-    assert found[0, 0] == [2 * 4 * times]
-    # UM-pFSSL mixes; SAGE and FedSiam take their labelled images for unlabelled ones too.
-    together = method.name in ("um_pfssl", "sage") or method.name.startswith("fedsiam")
-    images = 34 if together else 30
-    assert found[1, 0] == [2 * -(-images // 8) * both]
-
-
 # --- views ----------------------------------------------------------------------------------------
-
-START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
-TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (ModelRef(-2, 1, "a" * 64),)})
 
 
 def test_weak_views_are_drawn_by_seed_task_and_site_and_none_is_none():
@@ -195,14 +178,6 @@ def test_every_training_image_passes_a_weak_view_and_nothing_else_changes(
     assert plain.records() == still.records() and plain.rows() == still.rows()
     assert views.records()["pool"] != plain.records()["pool"]
     assert sum(map(len, seen)) >= sum((9, 20, 5))  # the warm-up's one pass at least
-
-
-@named([FedAvg(), UmPfssl(mc_samples=2), PriorShift(confidence=0.0, weigh=False)])
-def test_views_are_the_same_whatever_carries_the_messages(tmp_path, method):
-    changes = {"training__augment": "weak", "training__local_steps": 5}
-    one = play(toy(method, tmp_path, name="wire", **changes))
-    two = play_in_one_store(toy(method, tmp_path, name="loopback", **changes))
-    assert one.records() == two.records() and one.rows() == two.rows()
 
 
 def test_weak_views_of_a_step_are_of_the_images_that_it_names():

@@ -5,7 +5,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.core.errors import ConfigError
 from fedapp.experiment.config import from_plain, load_experiment, to_plain
-from fedapp.methods import give, method_class
+from fedapp.methods import method_class, register
 from fedapp.methods.averaging.fedavg import FedAvg
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.flower.results import loopback, results, rows
@@ -72,4 +72,4 @@ def test_loopback_and_flower_give_the_same_bits(tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_what_is_given_must_be_a_methods_class_with_a_name(made):
     with pytest.raises(ConfigError, match="must be a class made from"):
-        give(made)
+        register(made)

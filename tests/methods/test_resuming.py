@@ -57,21 +57,6 @@ def test_a_second_training_of_a_round_does_not_push_out_what_the_round_began_wit
     assert resumed.records() == whole.records()
 
 
-def test_what_is_known_of_each_sites_changes_survives_a_cut(tmp_path):
-    def knowing(name):
-        return toy(FedAvg(), tmp_path, name=name, rounds__robust="filtered", **WARM_UP)
-
-    def known(played):
-        return played.folder.load_checkpoint()["state"]["averaging"]
-
-    whole, experiment = play(knowing("whole")), knowing("cut")
-    with pytest.raises(Stop):
-        play(experiment, cut_at(2, "train", 2))
-    resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
-    assert resumed.records() == whole.records()
-    assert known(resumed) == known(whole) and len(known(whole)) == 3
-
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -8,8 +8,6 @@ import torch
 from safetensors.torch import load, save
 from torchvision.models import resnet18
 
-from fedapp.core.progress import Progress
-from fedapp.experiment.resume import open_run
 from fedapp.learn.networks import network_settings
 from fedapp.learn.networks.fedsiam_cifar import FedSiamCifarSettings
 from fedapp.learn.networks.mlp import MLPSettings
@@ -20,10 +18,6 @@ from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
 from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.averaging.lg_fedavg import LgFedAvg
-from fedapp.protocol.store import ModelStore
-from fedapp.protocol.traffic import Ledger
-from fedapp.server.engine import Engine
-from fedapp.site.federation import federation_of
 from tests.methods.conformance import (
     UNEQUAL,
     Deal,
@@ -34,9 +28,11 @@ from tests.methods.conformance import (
     assert_shared_is_mean,
     play,
     play_in_one_store,
+    run_on,
     toy,
 )
 
+PLAIN = ResNet9Settings(width=2, dropout=0.0)
 MLP = MLPSettings(hidden="12, 8", dropout=0.0)
 GROUPS = ResNet9Settings(width=2, dropout=0.0, norm="group")
 CNN = FedSiamCifarSettings(dropout=0.0, channel_dropout=0.0)
@@ -55,15 +51,14 @@ def network_for(name):
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_every_method_runs_on_another_network_with_equal_numbers_in_both_drivers(tmp_path, name):
-    method, network = method_class(name)(**SETTINGS.get(name, {})), network_for(name)
-    one = play(toy(method, tmp_path, name="wire", model=network))
-    two = play_in_one_store(toy(method, tmp_path, name="loopback", model=network))
-    assert [row["skipped"] for row in one.rows()] == [{}] * 3
-    assert one.records() == two.records() and one.rows() == two.rows()
+def test_every_method_runs_on_another_network(tmp_path, name):
+    method = method_class(name)(**SETTINGS.get(name, {}))
+    played = play_in_one_store(toy(method, tmp_path, model=network_for(name)))
+    assert [row["skipped"] for row in played.rows()] == [{}] * 3
 
 
 @pytest.mark.parametrize(("method", "network"), [
+    (FedPer(), PLAIN), (LgFedAvg(), PLAIN), (FedBN(), PLAIN),
     (FedPer(), MLP), (FedPer(), GROUPS), (FedPer(), OWN), (LgFedAvg(), MLP), (FedBN(), CNN),
 ], ids=lambda value: type(value).__name__)  # fmt: skip
 def test_a_part_that_is_kept_at_home_stays_there_and_learns_by_hand(tmp_path, method, network):
@@ -90,13 +85,9 @@ def test_a_site_without_the_file_of_weights_is_sent_w_0(tmp_path):
     experiment = toy(
         FedAvg(), tmp_path, (Deal(8, 0), Deal(6, 0)), model=network, rounds__num_rounds=0
     )
-    folder = open_run(experiment, federation_of(experiment).manifest)
     bare = replace(experiment, model=replace(network, weights=""))
-    wire = Wire(bare, folder.path / "remote")
-    with Progress() as progress:
-        store = ModelStore(folder.pool_root)
-        Engine(experiment, wire, folder, store, progress, Ledger()).run()
-    first = [e for e in wire.seen if e.down][:2]
+    played = run_on(experiment, lambda _, folder, __: Wire(bare, folder.path / "remote"))
+    first = [e for e in played.seen if e.down][:2]
     assert [(e.task.site, e.task.round) for e in first] == [(0, 0), (1, 0)]
     for exchange in first:
         sent = load(exchange.down[exchange.task.own.digest])

@@ -14,7 +14,7 @@ from fedapp.learn.class_priors import (
     same_class_pair_sums,
 )
 from fedapp.learn.metrics import CALIBRATION_BINS, evaluation
-from fedapp.methods._summed import NAMES, Added, Layout, instead
+from fedapp.methods._summed import EVALUATIONS, Contribution, Layout, answer_accuracy
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.protocol.messages import EVALUATE, MODEL, ModelRef, Task
 
@@ -33,8 +33,12 @@ def model(*numbers: float) -> dict[str, torch.Tensor]:
 
 def test_a_mean_by_hand() -> None:
     there = layout(model=True)
-    one = Added({MODEL: model(1.0, 2.0)}, 1.0, 1.0, metrics={"loss": 3.0}, counts={"labelled": 1})
-    two = Added({MODEL: model(5.0, -2.0)}, 3.0, 1.0, metrics={"loss": 1.0}, counts={"labelled": 3})
+    one = Contribution(
+        {MODEL: model(1.0, 2.0)}, 1.0, 1.0, metrics={"loss": 3.0}, counts={"labelled": 1}
+    )
+    two = Contribution(
+        {MODEL: model(5.0, -2.0)}, 3.0, 1.0, metrics={"loss": 1.0}, counts={"labelled": 3}
+    )
     found = there.read(there.row(one) + there.row(two))
     assert found.contents[MODEL]["w"].tolist() == [4.0, -1.0]  # (1 * 1 + 3 * 5) / 4, ...
     assert int(found.contents[MODEL]["n"]) == 0  # integers are the server's own
@@ -45,7 +49,7 @@ def test_a_mean_by_hand() -> None:
 
 def test_a_sum_by_hand() -> None:
     there = layout(sums=False)
-    one = Added({"sums": {"counts": torch.tensor([1, 2]), "total": torch.tensor([0.5])}})
+    one = Contribution({"sums": {"counts": torch.tensor([1, 2]), "total": torch.tensor([0.5])}})
     found = there.read(there.row(one) * 3)
     assert found.contents["sums"]["counts"].tolist() == [3, 6]
     assert found.contents["sums"]["total"].tolist() == [1.5]
@@ -56,7 +60,7 @@ def test_one_site_is_what_it_says() -> None:
     answers = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]])
     said = {"test": evaluation(answers, torch.tensor([0, 0, 1]))}
     there = layout(measured=True)
-    found = there.read(there.row(Added(evaluations=said)))
+    found = there.read(there.row(Contribution(evaluations=said)))
     assert found.evaluations["test"].confusion == said["test"].confusion
     assert found.evaluations["test"].bin_count == said["test"].bin_count
     assert found.evaluations["test"].bin_confidence == pytest.approx(said["test"].bin_confidence)
@@ -68,7 +72,7 @@ def test_nobody_says_anything() -> None:
     there = layout(measured=True, model=True, sums=False)
     found = there.read(np.zeros(there.size))
     assert not found.contents and not found.evaluations and not found.weight
-    assert there.size == len(there.row(Added()))
+    assert there.size == len(there.row(Contribution()))
 
 
 def test_means_count_all_sites_with_images_the_same() -> None:
@@ -77,7 +81,7 @@ def test_means_count_all_sites_with_images_the_same() -> None:
     right = evaluation(torch.tensor([[0.9, 0.1]] * 30), torch.zeros(30, dtype=torch.int64))
     wrong = evaluation(torch.tensor([[0.1, 0.9]]), torch.tensor([0]))
     none = evaluation(torch.empty(0, 2), torch.empty(0, dtype=torch.int64))
-    rows = [there.row(Added(evaluations={"test": one})) for one in (right, wrong, none)]
+    rows = [there.row(Contribution(evaluations={"test": one})) for one in (right, wrong, none)]
     found = there.read(np.sum(rows, axis=0))
     assert found.metrics["mean_test"] == 0.5
     assert found.metrics["sites_test"] == 2
@@ -88,17 +92,17 @@ def test_what_stands_in_an_answers_place() -> None:
     used = evaluation(torch.tensor([[0.9, 0.1]] * 4), torch.tensor([0, 0, 0, 1]))
     common = evaluation(torch.tensor([[0.9, 0.1]] * 4), torch.tensor([0, 1, 1, 1]))
     said = {"test": used, "test_common": common}
-    assert instead("test", said, 1 / 2) == 0.75
-    assert instead("test_tuned", said, 1 / 2) == 0.25
-    assert instead("test_alone", said, 1 / 4) == 0.25  # an even guess among four
-    assert instead("test_online", said, 1 / 2) == 0.75
-    assert instead("test_tuned", {}, 1 / 2) is None
+    assert answer_accuracy("test", said, 1 / 2) == 0.75
+    assert answer_accuracy("test_tuned", said, 1 / 2) == 0.25
+    assert answer_accuracy("test_alone", said, 1 / 4) == 0.25  # an even guess among four
+    assert answer_accuracy("test_online", said, 1 / 2) == 0.75
+    assert answer_accuracy("test_tuned", {}, 1 / 2) is None
 
 
 @pytest.mark.parametrize("wrong", [-1.0, 0.4])
 def test_counts_are_counts(wrong: float) -> None:
     there = layout()
-    row = there.row(Added())
+    row = there.row(Contribution())
     row[3] = wrong
     with pytest.raises(ProtocolError, match="between whole numbers"):
         there.read(row)
@@ -108,7 +112,7 @@ def test_every_block_has_its_place() -> None:
     """No two numbers share a place: each changed by itself changes what is read."""
     there = layout(measured=True, model=True, sums=False)
     said = evaluation(torch.tensor([[0.9, 0.1]]), torch.tensor([0]))
-    whole = Added(
+    whole = Contribution(
         {MODEL: model(1.0, 2.0), "sums": {"counts": torch.ones(2, dtype=torch.int64),
                                          "total": torch.ones(1)}},
         1.0, 1.0, metrics={"loss": 1.0, "steps": 1.0},
@@ -166,11 +170,11 @@ def test_sums_say_what_all_counts_say() -> None:
 
 
 def test_facts_of_all() -> None:
-    from fedapp.methods._summed import facts_of
+    from fedapp.methods._summed import facts_of_all
     from fedapp.protocol.messages import ALL_SITES, SiteFacts
 
     like = SiteFacts(3, (1, 2, 2), ("a", "b"), 0, 0, 0, 0, "0" * 64, name="north")
-    found = facts_of(like, ALL_SITES, Added(counts={"labelled": 5, "test": 2}))
+    found = facts_of_all(like, ALL_SITES, Contribution(counts={"labelled": 5, "test": 2}))
     assert found == replace(like, site=ALL_SITES, name="", labelled=5, test=2)
     assert found.display_name == "all sites together"
 
@@ -180,15 +184,15 @@ def test_findings_have_places_for_two_classes_each_and_an_even_guess_of_two() ->
     plain, finds = (Layout.of(FedAvg(), task, {}, 3, of) for of in (False, True))
     assert (plain.classes, finds.classes) == (3, 6)
     assert plain.even == pytest.approx(1 / 3) and finds.even == 0.5
-    assert finds.size - plain.size == len(NAMES) * (36 - 9)
+    assert finds.size - plain.size == len(EVALUATIONS) * (36 - 9)
 
 
 def test_an_even_guess_of_findings_is_one_of_two() -> None:
     task = Task(0, 1, EVALUATE, ModelRef(-1, 0, "0" * 64))
     finds = Layout.of(FedAvg(), task, {}, 3, finds=True)
     said = {"test": evaluation(torch.tensor([[0.9, 0.9, 0.9]]), torch.tensor([[1, 0, -1]]))}
-    row = finds.row(Added(evaluations=said))
+    row = finds.row(Contribution(evaluations=said))
     each = 3 + 36 + 3 * CALIBRATION_BINS
-    at = len(row) - (len(NAMES) - NAMES.index("test_alone")) * each
+    at = len(row) - (len(EVALUATIONS) - EVALUATIONS.index("test_alone")) * each
     assert row[at : at + 2].tolist() == [1.0, 0.5]
     assert finds.read(row).evaluations == said

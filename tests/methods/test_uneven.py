@@ -4,19 +4,14 @@ import pytest
 import torch
 
 from fedapp.core.errors import ConfigError
-from fedapp.core.settings import TrainSettings
 from fedapp.experiment.config import load_experiment
-from fedapp.methods import method_class, method_names
+from fedapp.methods import method_class
 from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.methods.incompatibilities import Conditions
 from fedapp.methods.recommended.prior_shift import PriorShift
 from tests.methods.conformance import Deal, play, toy
+from tests.methods.test_incompatibilities import REFUSED
 
-TAKES = {
-    "ditto", "fedavg", "fedbn", "fedmatch", "fedper", "fedprox", "fedrgd", "fedrod", "fedsem",
-    "fedsiam_d", "fedsiam_mt", "fedsiam_pi", "fixmatch_global", "lg_fedavg", "local_only",
-    "mixmatch_avg", "pfedme", "prior_shift", "rscfed", "sage",
-}  # fmt: skip
+TAKES = sorted(name for name, words in REFUSED.items() if "uneven" not in words)
 
 
 def sent(name, folder, uneven):
@@ -28,23 +23,13 @@ def sent(name, folder, uneven):
     return [sorted(one.incoming.payloads) for one in played.seen]
 
 
-@pytest.mark.parametrize("name", sorted(TAKES))
+@pytest.mark.parametrize("name", TAKES)
 def test_each_setting_moves_what_a_site_learns(name, tmp_path):
     plain, balanced, adjusted = (sent(name, tmp_path, h) for h in ("plain", "balanced", "adjusted"))
     assert any(plain) and plain != balanced and adjusted != balanced
     assert (plain == adjusted) == (
         name in ("prior_shift", "fedrod")
     )  # what they send is so as it is
-
-
-def test_each_method_that_does_not_take_it_says_so():
-    uneven = Conditions(training=TrainSettings(uneven="adjusted"))
-    refused = {name for name in method_names() if method_class(name)().incompatibilities(uneven)}
-    assert refused == set(method_names()) - TAKES
-    with pytest.raises(ConfigError, match=r"training\.uneven.*cannot run so.*choose another"):
-        load_experiment(
-            "digits_demo", {"method.preset": "one_round", "training.uneven": "adjusted"}
-        )
 
 
 def test_protected_images_keep_their_counts_to_themselves():
@@ -54,12 +39,12 @@ def test_protected_images_keep_their_counts_to_themselves():
 
 
 def test_where_classes_count_alike_prior_shift_answers_without_its_class_mix(tmp_path):
-    from fedapp.methods.recommended.prior_shift import _counting
+    from fedapp.methods.recommended.prior_shift import _answer_mix
 
     mix = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
     plain, even = (
         type("Site", (), {"training": toy(FedAvg(), tmp_path, training__uneven=how).training})()
         for how in ("plain", "adjusted")
     )
-    assert _counting(mix, plain) is mix
-    assert _counting(mix, even).tolist() == pytest.approx([1 / 3] * 3)
+    assert _answer_mix(mix, plain) is mix
+    assert _answer_mix(mix, even).tolist() == pytest.approx([1 / 3] * 3)

@@ -8,7 +8,7 @@ import pytest
 
 from fedapp.core.settings import PrivacySettings, RoundSettings
 from fedapp.experiment.experiment import Experiment
-from fedapp.methods._summed import ADDED, NOISE_SHARE, Added, Layout
+from fedapp.methods._summed import ADDED, NOISE_SHARE, Contribution, Layout
 from fedapp.methods.closed_form import _server
 from fedapp.methods.closed_form._protected import SENSITIVITY
 from fedapp.methods.closed_form.one_round import OneRound
@@ -35,10 +35,10 @@ ONE = SimpleNamespace(
 def read(shares: list[float]) -> float:
     """What the server reads of rows in which sites say these shares, masked words included."""
     layout = Layout({}, {}, ("loss", NOISE_SHARE), 2, False, 0.5)
-    rows = [layout.row(Added(metrics={NOISE_SHARE: share})) for share in shares]
+    rows = [layout.row(Contribution(metrics={NOISE_SHARE: share})) for share in shares]
     words = sum(to_words(row, len(rows)) for row in rows)
     found = layout.read(from_words(words, len(rows)))
-    return _server.variance_of({**found.metrics, ADDED: found.sites})
+    return _server.noise_variance({**found.metrics, ADDED: found.sites})
 
 
 def test_sites_that_add_different_shares_by_hand() -> None:

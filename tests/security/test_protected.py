@@ -20,7 +20,7 @@ from fedapp.learn.params import digest_of, to_bytes
 from fedapp.methods._summed import Layout
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.closed_form._contents import COUNT, RELEASE, TOTALS
-from fedapp.methods.closed_form._protected import SENSITIVITY, Released, shortened, totals
+from fedapp.methods.closed_form._protected import SENSITIVITY, Released, clipped_rows, first_row
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.models.card import CARD
@@ -277,11 +277,11 @@ def test_a_patient_with_twenty_images_cannot_be_told_by_more_than_epsilon(site, 
         less = replace(data.with_parts(labelled=labelled), patients=patients)
         its = ClosedSite.of("plain", task, replace(context, data=less, cache=Cache(2**20)))
         rows = [its.features(part) for part in ("labelled", "unlabelled")]
-        every = torch.cat([shortened(one) for one in rows])
-        g = [shortened(one, middle) for one in rows]
+        every = torch.cat([clipped_rows(one) for one in rows])
+        g = [clipped_rows(one, middle) for one in rows]
         by = torch.cat([patients[p] for p in ("labelled", "unlabelled")]) if patients else None
         [second] = Released.of(g[0], data.labels[known], 2, g[1], by).to_params().values()
-        return torch.cat([totals(every, by)[TOTALS], second]).numpy()
+        return torch.cat([first_row(every, by)[TOTALS], second]).numpy()
 
     def patients_of(known):
         return {"labelled": whose[known], "unlabelled": data.patients["unlabelled"]}

@@ -16,7 +16,7 @@ from safetensors.torch import load
 from fedapp.core.errors import ProtocolError, RunError, StoreError
 from fedapp.experiment.config import load_experiment
 from fedapp.learn.params import digest_of, to_bytes
-from fedapp.methods._summed import Added, Layout
+from fedapp.methods._summed import Contribution, Layout
 from fedapp.methods.base import MethodState
 from fedapp.methods.closed_form._contents import OPTIONAL
 from fedapp.methods.recommended._stack import FIT, FITTED, NUMBERS
@@ -347,9 +347,11 @@ class Adding:
 
     def row(self, k):
         if k not in self.trained:
-            return Added(counts={"labelled": k})
+            return Contribution(counts={"labelled": k})
         model, metrics = torch.full((2,), float(k)), {"steps": k + 1.0, "images": 2.0 * (k + 1)}
-        return Added({MODEL: {"w": model}}, 1.0, 1.0, metrics=metrics, counts={"labelled": k})
+        return Contribution(
+            {MODEL: {"w": model}}, 1.0, 1.0, metrics=metrics, counts={"labelled": k}
+        )
 
     def sum(self, round=1, site=COHORT, action="train", **models):
         """Ask for a sum, as a method does; return the reply, or None. `skipped` says why."""
@@ -413,7 +415,7 @@ def test_a_content_that_is_added_is_the_sum_and_its_method_judges_it(tmp_path):
     """Sums of a fit: each site has 1 image, right, and a log-likelihood of -1/2."""
     run = Adding(tmp_path, "recommended")
     numbers = torch.tensor([1.0, 1.0, -0.5, 0.25, 0.5, 1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
-    run.row = lambda k: Added({FITTED: {NUMBERS: numbers}}, counts={"val": 1})
+    run.row = lambda k: Contribution({FITTED: {NUMBERS: numbers}}, counts={"val": 1})
     reply = run.sum(action=FIT)
     assert reply.contents.keys() == {FITTED} and not reply.learned
     blob = run.phases.pool.get(run.phases.pool.latest(COHORT, FITTED).digest)
@@ -425,7 +427,9 @@ def test_a_content_that_is_added_is_the_sum_and_its_method_judges_it(tmp_path):
 
 def test_metrics_of_a_sum_are_judged_by_the_method(tmp_path):
     run = Adding(tmp_path, "prior_shift")
-    run.row = lambda k: Added(metrics={"sure_right": 2.0, "sure_total": 1.0}, counts={"val": 1})
+    run.row = lambda k: Contribution(
+        metrics={"sure_right": 2.0, "sure_total": 1.0}, counts={"val": 1}
+    )
     assert run.sum() is None and "sure_right" in run.skipped[COHORT]
 
 

@@ -1,4 +1,4 @@
-"""FedAvg that protects single images: a site trains by steps whose gradients have noise."""
+"""FedAvg that protects single images: a site trains by steps with noisy gradients (DP-SGD)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,32 +14,33 @@ from fedapp.protocol.messages import EVALUATE, MODEL, Task
 
 
 class NoisyTraining(ImageLevel):
-    """What leaves a site is a model, in whose training the noise is."""
+    """A protected site sends a model whose noise was added during training."""
 
     noisy_training = True
 
     def plan(
         self, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
     ) -> Plan:
-        """Return all steps of a site that is in every cohort."""
+        """Return the steps of a site that is in every cohort."""
         each = [(WARM_UP, phase) for phase in range(training.warmup_rounds)]
         each += [("train", 0)] * rounds.num_rounds
         counts = [_steps(budget(*one, training), privacy.sampling) for one in each]
         return Plan(0, sum(counts), privacy.sampling, tuple(count for count in counts if count))
 
     def steps(self, task: Task, site: SiteContext) -> int:
-        """Return those of `noisy_steps`."""
+        """Return the number of `noisy_steps`."""
         return noisy_steps(task, site).count
 
     def released(self, task: Task, site: SiteContext) -> frozenset[str]:
-        """Return the model, where the task trains one."""
+        """Return the model's role if the task trains it."""
         trains = task.action != EVALUATE and noisy_steps(task, site).count
         return frozenset({MODEL} if trains else ())
 
     def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
-        """Return what one image changes in a site's model of one step, times its weight.
+        """Return how much one image changes the site's model after a single step, times its weight.
 
-        n w = n w_0 - eta / q sum of gradients; and the rounding of w to float32, n 2^-24 |w| each.
+        n w = n w_0 - eta / q sum of gradients; the second term covers rounding w to float32, n
+        2^-24 |w| each.
         """
         if task.action == EVALUATE or (steps := noisy_steps(task, site)).multiplier:
             return {}
@@ -50,7 +51,7 @@ class NoisyTraining(ImageLevel):
 
 
 def learned_with_noise(task: Task, site: SiteContext) -> SiteReport:
-    """Train the context's model on labelled images, by steps that protect each, or each patient."""
+    """Train the context's model by steps that protect each labelled image, or each patient."""
     data, protection = site.data, site.protection
     assert protection is not None
     steps = noisy_steps(task, site)
@@ -64,9 +65,9 @@ def learned_with_noise(task: Task, site: SiteContext) -> SiteReport:
 def noisy_steps(task: Task, site: SiteContext) -> DPSGD:
     """Return the steps of a task that protect single images.
 
-    A single step's noise is shared by the sites of a masked sum, and added there: that sum is all
-    that anybody sees of it. Of more steps the second begins from what the first one told, so each
-    site adds all of the noise to its own.
+    Where a task has a single step and sums are masked, the sites share the noise, which is added to
+    the masked sum: nobody sees anything else. With more steps the second step depends on the
+    released result of the first, so each site adds the whole noise to its own gradients.
     """
     assert site.protection is not None
     training, privacy = site.training, site.protection.settings
@@ -89,6 +90,6 @@ def noisy_steps(task: Task, site: SiteContext) -> DPSGD:
 
 
 def _steps(budget: tuple[int, int | None], rate: float) -> int:
-    """Return how many steps of a sampling rate stand for a budget: 1 / q see all images once."""
+    """Return the number of steps that replaces a budget: 1 / q steps see all images once."""
     epochs, steps = budget
     return round(epochs / rate) if steps is None else steps

@@ -1,4 +1,4 @@
-"""A training loop that a user has already, at every site of a federation."""
+"""FedAvg around a training loop that a user already has."""
 
 from abc import abstractmethod
 from typing import ClassVar, Literal
@@ -17,15 +17,15 @@ from fedapp.protocol.messages import EVALUATE, Task
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class OwnLoop(FromLabelled):
-    """FedAvg around one's own loop: a class made from this has a `name` and a `fit`.
+    """FedAvg around one's own training loop: a subclass defines a `name` and `fit`.
 
-    The server averages what the sites' loops bring, by numbers of labelled images (`weight`); what
-    a site answers with is its own model after its last visit (`answer`), and models lie in the pool
-    as any method's. Of `training`, the loop is told the epochs alone.
+    The server averages the models that the sites' loops trained, weighted by numbers of labelled
+    images (`weight`). By default a site answers with its own model as trained last (`answer`). Of
+    the settings in `training` the loop receives only the epochs.
     """
 
     answer: Literal["common", "tuned"] = "tuned"
-    """What a site uses: the server's model, or its own after it trained that one last."""
+    """Which model a site uses: the server's (common), or its own as trained last (tuned)."""
 
     unsupported: ClassVar = {"training.uneven": "the loop is the user's own"}
 
@@ -33,16 +33,17 @@ class OwnLoop(FromLabelled):
     def fit(
         self, network: Network, images: Tensor, labels: Tensor, unlabelled: Tensor, epochs: int
     ) -> float | None:
-        """Train the network in place; return a loss to be shown, None without one.
+        """Train the network in place; return a loss for display, or None.
 
         network: in training mode, with the server's weights. images: a site's labelled inputs,
         float32 [n, ...], standardised; labels: int64 [n], in [0, C); unlabelled: float32 [m, ...].
-        n is 1 or more, m may be 0; all are on the network's device. epochs: passes asked for, 1 or
-        more. Draw from torch's global generator: it is keyed by seed, round and site.
+        n is at least 1, m may be 0; all are on the network's device. epochs: passes to make, at
+        least 1. Use torch's global random generator: it is seeded by the seed, the round and the
+        site.
         """
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Let the loop train the server's model; a site without labels trains nothing."""
+        """Run the loop on the server's model; a site without labels does not train."""
         if task.action == EVALUATE:
             return super().site_round(task, site)
         epochs, _ = budget_of(task, site.training)

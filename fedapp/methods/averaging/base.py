@@ -1,13 +1,13 @@
-"""What methods that average models have in common: the server's round and how a site learns.
+"""What methods that average models have in common: the server's round, and how a site learns.
 
-Every method has the same epochs as the others: in round 0 all sites learn from their labelled
-images for `training.warmup_epochs`, afterwards the cohort learns for `training.local_epochs`. After
-each round the server averages, and every site measures what it would use from then on. A server
-that has labelled images then trains the average on them, by the method's own rule and with as many
-epochs or steps as a site: in every one of the warm-up's common rounds, and in every round.
+All methods have the same number of epochs: in round 0 all sites learn from their labelled images
+for `training.warmup_epochs`, afterwards the cohort learns for `training.local_epochs`. After each
+round the server averages, and every site evaluates the model that it would use from then on. A
+server that has labelled images then trains the average on them, by the method's own rule and for as
+many epochs or steps as a site: after every average of the warm-up, and in every round.
 
-The warm-up is cut into `training.warmup_rounds` common rounds: after 20 epochs apart, networks are
-too far from each other for their mean to be worth anything.
+The warm-up is divided into `training.warmup_rounds` common rounds, each ending with an average:
+after 20 epochs of separate training the networks are too far apart for their mean to be useful.
 """
 
 from abc import abstractmethod
@@ -56,25 +56,26 @@ WARM_UP = "warmup"
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class Averaging(Method[MethodState]):
-    """Sites learn from the server's model on; the server averages what they send.
+    """Sites train the server's model; the server averages what they send.
 
-    A method made from this says how a site learns (`steps`), what stays at home (`kept_private`),
-    what else a site minimises (`penalty`), or overrides a side of the round.
+    A method derived from this defines how a site learns (`steps`), which tensors stay at the site
+    (`kept_private`), what is added to the loss (`penalty`), or overrides the server's or the site's
+    round.
     """
 
     answer: Literal["common", "tuned"] = "common"
-    """What a site uses: the server's model, or its own after it trained that one last."""
+    """Which model a site uses: the server's (common), or its own as trained last (tuned)."""
     extra_roles: ClassVar[tuple[str, ...]] = ()
-    """Roles of networks that are averaged beside the model."""
+    """Roles of further networks that are averaged in the same way as the model."""
 
     def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:
-        """Average the models of those that learned, by numbers of images."""
+        """Average the models of the sites that learned, weighted by numbers of images."""
         yield from aggregate_round(rnd, self.weight, extra_roles=self.extra_roles)
         yield measurements(rnd, self.extra_roles)
         return state
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Learn from the server's model on, or measure it and the site's own."""
+        """Train the server's model, or evaluate it and the site's own."""
         if task.action == EVALUATE:
             return SiteReport(evaluations=self.measured(task, site))
         site.load(task.models["server"][0])
@@ -86,7 +87,7 @@ class Averaging(Method[MethodState]):
     unsupported: ClassVar = {"training.uneven": ""}  # `work_of` makes classes count alike
 
     def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
-        """Measure the server's model and the site's own, where it has one, each under its name."""
+        """Evaluate the server's model and the site's own, where it has one, each by its name."""
         site.load(task.models["server"][0])
         results = site.evaluate("val", "test", answer="common")
         if task.own.version or task.private:
@@ -104,7 +105,7 @@ class Averaging(Method[MethodState]):
         return results | {part: results[f"{part}_{self.answer}"] for part in ("val", "test")}
 
     def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
-        """Return the server's model or the site's own, with what the site keeps to itself."""
+        """Return the server's model or the site's own, with the tensors that the site keeps."""
         answer = answer or self.answer
         if answer == "common":
             site.load(task.models["server"][0])
@@ -113,15 +114,15 @@ class Averaging(Method[MethodState]):
         return {answer: Predictor(site.params())}
 
     def load_tuned(self, task: Task, site: SiteContext) -> None:
-        """Load the model that the site trained last; the server's where it has never learned.
+        """Load the model that the site trained last; without one, the server's.
 
-        It may depend on nothing but this, what the site keeps to itself, and the site's images: it
-        is measured once until the site learns again.
+        The result may depend only on that model, on what the site keeps, and on the site's images:
+        it is evaluated once and then cached until the site learns again.
         """
         site.load(task.own if task.own.version else task.models["server"][0])
 
     def penalty(self, model: Network) -> Penalty | None:
-        """Return what is added to every mini-batch's loss; the network holds the server's model."""
+        """Return a term added to every mini-batch's loss; the network holds the server's model."""
         return None
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
@@ -130,12 +131,12 @@ class Averaging(Method[MethodState]):
 
     @abstractmethod
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
-        """Yield the mini-batches of a task, drawn by (seed, purpose, round, site)."""
+        """Yield a task's mini-batches, drawn by the seed, the purpose, the round and the site."""
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class FromLabelled(Averaging):
-    """Sites learn from their labelled images alone, by cross entropy."""
+    """Sites learn by cross entropy from their labelled images only."""
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
         """Return the number of labelled images."""
@@ -148,14 +149,15 @@ class FromLabelled(Averaging):
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class WithPseudoLabels(Averaging):
-    """What all methods with pseudo-labels and two views of an image have in common."""
+    """What methods with pseudo-labels and two views of an image have in common."""
 
     confidence: Share = 0.95
     """Least probability of a pseudo-label."""
     unlabelled_weight: Annotated[float, Field(ge=0)] = 1.0
     """lambda_u: weight of the unlabelled images' loss."""
     strong_view: Literal["randaugment", "cutout", "weak"] = "randaugment"
-    """What learns from a pseudo-label: RandAugment and Cutout, Cutout alone, a second weak view."""
+    """The view that is trained on a pseudo-label: RandAugment and Cutout, Cutout alone, or a second
+    weak view."""
 
     unsupported: ClassVar = {
         "split.labels": "",  # sites learn from pseudo-labels
@@ -163,11 +165,11 @@ class WithPseudoLabels(Averaging):
     }
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
-        """A labelled and two views of an unlabelled image for each of a batch."""
+        """For each image of a batch, a labelled image and two views of an unlabelled one."""
         return 3 * batch_size
 
     def views(self, task: Task, site: SiteContext) -> tuple[View, View]:
-        """Return the task's weak and its strong view; both draw from one stream."""
+        """Return the task's weak and strong view, which draw from the same stream."""
         draws, strong = site.stream("augment", task), STRONG_VIEWS[self.strong_view]
         return (
             lambda images: weak(images, site.flip, draws),
@@ -177,17 +179,17 @@ class WithPseudoLabels(Averaging):
 
 @dataclass(frozen=True, config=CLOSED)
 class ByObjective(WithPseudoLabels):
-    """Sites minimise one of the objectives that all methods of the comparison share."""
+    """Sites minimise one of the two objectives that the methods of the comparison share."""
 
     objective: Literal["supervised", "fixmatch"] = "supervised"
-    """supervised: from labelled images alone; fixmatch: from all (Sohn et al. 2020)."""
+    """supervised: learn from labelled images only; fixmatch: from all images (Sohn et al. 2020)."""
     labelled_repeat: Count = 1
-    """How often each labelled image stands among those that a pass goes through."""
+    """How many times each labelled image is used in one pass."""
 
     def incompatibilities(
         self, conditions: Conditions, why: Reasons = NO_REASONS
     ) -> list[Incompatibility]:
-        """Labels alone teach findings, and protected images; and FixMatch alone makes views."""
+        """Findings and protected images need the supervised objective; FixMatch needs images."""
         if self.objective == "supervised":
             return super().incompatibilities(
                 conditions, {"method.name": "", "data.findings": "", **why}
@@ -199,7 +201,7 @@ class ByObjective(WithPseudoLabels):
         return super().incompatibilities(conditions, {**reasons, **why})
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
-        """Without unlabelled images a step has the batch alone."""
+        """Supervised: the batch. FixMatch: three views for each image of it."""
         return (
             batch_size
             if self.objective == "supervised"
@@ -207,7 +209,7 @@ class ByObjective(WithPseudoLabels):
         )
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
-        """The labelled ones where nothing is learned from the others."""
+        """Unlabelled images count only where the objective uses them."""
         return facts.labelled if self.objective == "supervised" else super().weight(facts, reply)
 
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
@@ -222,32 +224,33 @@ class ByObjective(WithPseudoLabels):
 
 @dataclass(frozen=True, config=CLOSED)
 class ByServerOptimizer(ByObjective):
-    """The server goes along the average's change by an optimiser's rule (Reddi et al. 2021).
+    """The server moves along the average's change by an optimiser (Reddi et al. 2021).
 
-    So it does in every average, the warm-up's too; `aggregation.server_optimizers` has the
-    equations.
+    It does so after every average, those of the warm-up included. `aggregation.server_optimizers`
+    has the equations.
     """
 
     server_optimizer: Literal["none", "fedavgm", "fedadam"] = "none"
-    """How the server goes on from its model and the average; none: to the average."""
+    """How the server moves from its model towards the average; none: it takes the average."""
     server_rate: Positive = 1.0
-    """eta: the server's learning rate; Reddi et al. have 0.001 to 0.1 with fedadam, 1 with none."""
+    """eta: the server's learning rate. Reddi et al. use 0.001 to 0.1 with fedadam, and 1 without an
+    optimiser."""
     server_momentum: Rate = 0.9
     """beta of fedavgm, beta_1 of fedadam."""
     server_beta2: Rate = 0.99
     """beta_2 of fedadam, of squares."""
     server_tau: Annotated[float, Field(ge=1e-6)] = 1e-3
-    """tau of fedadam, added to the squares' root; Reddi et al. have 1e-5 to 0.1."""
+    """tau of fedadam, added to the root of the squares. Reddi et al. use 1e-5 to 0.1."""
 
     def __post_init__(self) -> None:
-        """Refuse what the optimiser has no use for. Raises ValueError."""
+        """Refuse settings that the chosen optimiser does not have. Raises ValueError."""
         used = {"none": 0, "fedavgm": 2, "fedadam": 4}[self.server_optimizer]
         for name in ("server_rate", "server_momentum", "server_beta2", "server_tau")[used:]:
             if getattr(self, name) != getattr(ByServerOptimizer, name):
                 raise ValueError(f"{name} has no use with this server_optimizer; leave it out")
 
     def averaging(self, rule: Rule[Any]) -> Rule[Any]:
-        """Put the optimiser around the run's rule."""
+        """Wrap the run's rule in the optimiser."""
         if self.server_optimizer == "fedavgm":
             return FedAvgM(rule, self.server_rate, self.server_momentum)
         if self.server_optimizer == "fedadam":
@@ -257,7 +260,7 @@ class ByServerOptimizer(ByObjective):
 
 
 def work_of(task: Task, site: SiteContext) -> LocalTraining:
-    """Return how a site goes through its images in this task."""
+    """Return how a site passes over its images in this task."""
     epochs, steps = budget_of(task, site.training)
     return LocalTraining(
         model=site.model,
@@ -273,15 +276,16 @@ def work_of(task: Task, site: SiteContext) -> LocalTraining:
 
 
 def budget_of(task: Task, training: TrainSettings) -> tuple[int, int | None]:
-    """Return the passes over a site's images in a task, and the mini-batches in place of them.
+    """Return how much a site trains in a task: epochs, and mini-batches that replace them.
 
-    E passes, or the task's share of the warm-up's; None: the passes decide.
+    The epochs are E, or the task's share of the warm-up's. Mini-batches are None where the epochs
+    decide.
     """
     return budget(task.action, task.phase, training)
 
 
 def budget(action: str, phase: int, training: TrainSettings) -> tuple[int, int | None]:
-    """Return the same of an action and, in the warm-up, the number of the common round."""
+    """Return the same for an action and, in the warm-up, the number of the common round."""
     if action != WARM_UP:
         return training.local_epochs, training.steps(training.local_epochs)
     whole, rest = divmod(training.warmup_epochs, training.warmup_rounds)
@@ -289,22 +293,22 @@ def budget(action: str, phase: int, training: TrainSettings) -> tuple[int, int |
     return epochs, training.steps(epochs, before)
 
 
-def parts_of(task: Task, training: TrainSettings) -> list[Task]:
-    """Return the parts in which a task is trained: the warm-up's common rounds, else the task.
+def warm_up_parts(task: Task, training: TrainSettings) -> list[Task]:
+    """Return the parts in which a task is trained: the warm-up's common rounds, or itself.
 
-    For a site that does a whole warm-up in one task, with the draws of each common round.
+    For a site that does the whole warm-up in one task, with the random draws of each common round.
     """
     if task.action != WARM_UP:
         return [task]
     return [replace(task, phase=phase) for phase in range(training.warmup_rounds)]
 
 
-def trained_alone(task: Task, site: SiteContext) -> float | None:
-    """Train the context's model on the site's labelled images alone; return the mean loss.
+def train_alone(task: Task, site: SiteContext) -> float | None:
+    """Train the context's model on the site's labelled images only; return the mean loss.
 
-    None: without labels or mini-batches there is nothing to do. What is called "alone" everywhere:
-    an optimiser of its own for every part of the warm-up and every round, and draws of purposes of
-    its own, so that it is one model whatever else the site trains beside.
+    None: there are no labels or no mini-batches. This is what "alone" means everywhere: every part
+    of the warm-up and every round has a new optimiser, and the draws have purposes of their own, so
+    that the model is the same whatever else the site trains.
     """
     if not len(site.data.labels):
         return None
@@ -326,20 +330,20 @@ def aggregate_round(
     on_replies: Callable[[Sequence[Reply]], None] = lambda replies: None,
     extra_payloads: Mapping[str, Sequence[ModelRef]] = MappingProxyType({}),
 ) -> Phases[ModelRef]:
-    """Let sites learn from the server's model; average what they send. Return the server's model.
+    """Let sites train the server's model, average what they send, and return the average.
 
-    weight: of a site in the average, by its facts and its reply. Where nobody learned, or the model
-    is fixed, the server's model stays. numbers: what the sites are told beside the model.
-    extra_roles: of networks that are sent and averaged as the model is; who learned has sent one of
-    each. on_replies: is given the replies of those who learned. extra_payloads: other contents that
-    go to all, by role. Round 0 has several such phases. In each a server with labelled images
-    trains last.
+    weight: of a site in the average, from its facts and its reply. Where nobody learned, the
+    server's model stays. numbers: sent to the sites with the model. extra_roles: of networks that
+    are sent and averaged like the model; every site that learned has sent one of each. on_replies:
+    is called with the replies of the sites that learned. extra_payloads: other contents sent to all
+    sites, by role. Round 0 has several such phases. At the end of each phase a server with labelled
+    images trains.
     """
     warming_up = rnd.number == 0
-    learners = beginners(rnd) if warming_up else sorted(rnd.cohort)
+    learners = warm_up_sites(rnd) if warming_up else sorted(rnd.cohort)
     action = WARM_UP if warming_up else "train"
     for phase in range(rnd.warmup_rounds if warming_up else 1):
-        models = {**common(rnd, extra_roles), **extra_payloads}
+        models = {**common_models(rnd, extra_roles), **extra_payloads}
         replies = yield [rnd.task(site, action, phase, numbers, **models) for site in learners]
         learned = [r for r in replies if r.learned]  # without epochs: nobody
         on_replies(learned)
@@ -349,15 +353,16 @@ def aggregate_round(
                 parts = [(n / total, rnd.pool.latest(k, role)) for k, n in counts.items()]
                 rnd.pool.average(parts, role)
         if rnd.server_learns:
-            models = {**common(rnd, extra_roles), **extra_payloads}
+            models = {**common_models(rnd, extra_roles), **extra_payloads}
             yield [rnd.task(SERVER_SITE, action, phase, numbers, **models)]
     return rnd.pool.common()
 
 
-def beginners(rnd: Round) -> Sequence[int]:
-    """Return the sites that warm up: all, or those that know something of their images' classes.
+def warm_up_sites(rnd: Round) -> Sequence[int]:
+    """Return the sites that warm up: all, or those with labels or bags.
 
-    Where the server has labels, all others may have none, and would be sent models for nothing.
+    Where the server has labels, the other sites may have none, and would receive models for
+    nothing.
     """
     if not rnd.server_learns:
         return rnd.sites
@@ -365,12 +370,12 @@ def beginners(rnd: Round) -> Sequence[int]:
 
 
 def measurements(rnd: Round, extra_roles: Sequence[str] = ()) -> list[Task]:
-    """Return the tasks that have every site measure the server's newest networks."""
-    models = common(rnd, extra_roles)
+    """Return the tasks in which every site evaluates the server's newest networks."""
+    models = common_models(rnd, extra_roles)
     return [rnd.task(site, EVALUATE, 0, {}, **models) for site in rnd.sites]
 
 
-def common(rnd: Round, extra_roles: Sequence[str] = ()) -> dict[str, list[ModelRef]]:
-    """Return what tasks name: the server's newest model as "server", other networks by role."""
+def common_models(rnd: Round, extra_roles: Sequence[str] = ()) -> dict[str, list[ModelRef]]:
+    """Return the models of a task: the server's newest as "server", further networks by role."""
     others = {role: [rnd.pool.common(role)] for role in extra_roles}
     return {"server": [rnd.pool.common()], **others}

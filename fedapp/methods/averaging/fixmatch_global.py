@@ -55,12 +55,13 @@ class FixMatchGlobal(WithPseudoLabels):
         answers = site.predicted(site.data.unlabelled)  # the network holds the received model
         top, labels = answers.to(site.device).max(1)
         sure = top >= self.confidence
-        return taught(work, *self.views(task, site), labels, sure, self.unlabelled_weight)
+        views = self.views(task, site)
+        return fixed_label_steps(work, *views, labels, sure, self.unlabelled_weight)
 
 
 @plain(frozen=True)
-class TaughtLoss:
-    """What a step of `taught` minimises; equal where weight and shift are."""
+class FixedLabelLoss:
+    """What a step of `fixed_label_steps` minimises; equal where weight and shift are."""
 
     weight: float
     shift: LogitAdjustment = NO_ADJUSTMENT
@@ -74,7 +75,7 @@ class TaughtLoss:
         return loss + self.weight * selected_cross_entropy(logits[count:], y_u, counts)
 
 
-def taught(
+def fixed_label_steps(
     work: LocalTraining, weak: View, strong: View, labels: Tensor, sure: Tensor, weight: float
 ) -> Iterator[Step]:
     """CE(D_s, weak views) + weight * mean over D_u of sure_i CE(strong view of i, labels_i).
@@ -82,7 +83,7 @@ def taught(
     labels: int64 [n_u], fixed pseudo-labels. sure: bool [n_u], those that count. Steps and epochs
     are those of `objectives.two_views`, without the weak views of D_u.
     """
-    data, loss = work.data, TaughtLoss(weight, work.shift)
+    data, loss = work.data, FixedLabelLoss(weight, work.shift)
     work.begin(len(data.labels) + len(data.unlabelled))
 
     def epoch() -> Iterator[Step]:

@@ -14,7 +14,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from fedapp.core.settings import CLOSED
-from fedapp.methods.averaging.base import WARM_UP, parts_of, trained_alone
+from fedapp.methods.averaging.base import WARM_UP, train_alone, warm_up_parts
 from fedapp.methods.base import (
     Method,
     MethodState,
@@ -51,8 +51,8 @@ class LocalOnly(Method[MethodState]):
         """Train on D_s; a site without labels stays as it is."""
         warming_up = task.action == WARM_UP
         site.load(task.own)
-        parts = parts_of(task, site.training)
-        losses = [loss for part in parts if (loss := trained_alone(part, site)) is not None]
+        parts = warm_up_parts(task, site.training)
+        losses = [loss for part in parts if (loss := train_alone(part, site)) is not None]
         if not losses:
             return SiteReport(evaluations=site.evaluate("val", "test") if warming_up else {})
         report = site.trained(fmean(losses), task)

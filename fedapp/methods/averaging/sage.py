@@ -77,14 +77,14 @@ def corrected_loss(
     """
     if not len(own):
         return strong.sum()
-    targets, counts = corrected(
+    targets, counts = corrected_targets(
         torch.softmax(own.detach(), dim=1), torch.softmax(received, dim=1), confidence, half_gap
     )
     each = F.kl_div(F.log_softmax(strong, dim=1), targets, reduction="none").sum(1)
     return (each * counts).mean()
 
 
-def corrected(
+def corrected_targets(
     own: Tensor, received: Tensor, confidence: float, half_gap: float
 ) -> tuple[Tensor, Tensor]:
     """Return soft targets [n, C], whose rows sum to 1, and which of them count, bool [n].

@@ -1,7 +1,6 @@
-"""What methods that learn from bags have in common: any average, two penalties, sites of any kind.
+"""What methods that learn from bags have in common: averaging, two penalties, mixed kinds of sites.
 
-Sites may differ in what they know: some have labels, some bags with class proportions, some
-nothing.
+Some sites may have labels, some bags with class proportions, and some neither.
 """
 
 from abc import abstractmethod
@@ -36,14 +35,14 @@ from fedapp.protocol.messages import Reply, SiteFacts, Task
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class FromBags(Averaging):
-    """A method made from this says what a site with bags minimises (`bag_steps`)."""
+    """A method derived from this defines what a site with bags minimises (`bag_steps`)."""
 
     learns_from: ClassVar[frozenset[str]] = frozenset({BAGS, LABELLED})
 
     proximal: Annotated[float, Field(ge=0)] = 0.0
     """mu of FedProx's term, mu / 2 ||w - w_t||^2; 0: FedAvg."""
     local_norms: bool = False
-    """Batch norms stay at home, as in FedBN."""
+    """Batch norms stay at the site, as in FedBN."""
     l1: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the sum of all parameters' absolute values."""
 
@@ -56,11 +55,11 @@ class FromBags(Averaging):
         return facts.bagged + facts.labelled
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:
-        """Everything of every batch norm, if so set."""
+        """With `local_norms`, all tensors of every batch norm."""
         return batch_norm_names(model) if self.local_norms else frozenset()
 
     def penalty(self, model: Network) -> Penalty | None:
-        """Return the proximal term and the L1 term, as far as set."""
+        """Return the proximal term and the L1 term where their weights are above 0."""
         terms: list[Penalty] = []
         if self.proximal:
             anchors = detached_copies(model.parameters())
@@ -70,9 +69,9 @@ class FromBags(Averaging):
         return (lambda of: torch.stack([term(of) for term in terms]).sum()) if terms else None
 
     def steps(self, task: Task, site: SiteContext) -> Iterator[Step]:
-        """Mini-batches of what the site has: labelled images, then bags."""
+        """First mini-batches of labelled images, then of bags, as far as the site has them."""
         whole, data = work_of(task, site), site.data
-        counts = shared(whole.steps, len(data.labels), data.bagged)
+        counts = steps_by_kind(whole.steps, len(data.labels), data.bagged)
         if len(data.labels):
             yield from supervised(replace(whole, steps=counts[0]), self.labelled_loss(site))
         if data.bagged:
@@ -85,14 +84,14 @@ class FromBags(Averaging):
 
     @abstractmethod
     def bag_steps(self, task: Task, site: SiteContext, work: LocalTraining) -> Iterator[Step]:
-        """Yield the mini-batches of a site with bags; work: how to go through its images."""
+        """Yield the mini-batches of a site's bags. work: how to pass over its images."""
 
 
-def shared(steps: int | None, labelled: int, bagged: int) -> tuple[int | None, int | None]:
-    """Return how many of a task's mini-batches are of labelled images, and how many of bags.
+def steps_by_kind(steps: int | None, labelled: int, bagged: int) -> tuple[int | None, int | None]:
+    """Return how many of a task's mini-batches are of labelled images and how many of bags.
 
-    By the numbers of images; of two and more each kind that there is has at least one. None: the
-    passes decide.
+    They are divided by the numbers of images; with two or more mini-batches each kind that the site
+    has gets at least one. None: the epochs decide.
     """
     if steps is None:
         return None, None
@@ -103,13 +102,13 @@ def shared(steps: int | None, labelled: int, bagged: int) -> tuple[int | None, i
 
 
 def bags_of(data: SiteData) -> Bags:
-    """Return the bags of a site that has some."""
+    """Return the bags of a site that has bags."""
     known = data.parts[BAGS].supervision
     assert isinstance(known, Bags), "a part of bags"
     return known
 
 
-def shares_of(bags: Bags) -> Tensor:
+def bag_shares(bags: Bags) -> Tensor:
     """Return pibar, each bag's share of the site's bagged inputs: float64 [M], sums to 1."""
     sizes = torch.bincount(bags.bag, minlength=len(bags.proportions)).double()
     return sizes / sizes.sum()

@@ -1,9 +1,9 @@
-"""What a site learns from bags whose class proportions are known, and whose labels are not.
+"""Losses for bags whose class proportions are known while the labels of their images are not.
 
-Written for a mini-batch of n inputs, C classes and the M bags of one site. Bag m holds a share
-pibar_m of the site's inputs, its classes have the proportions Pi_m: [M, C], rows sum to 1; a row of
-zeros is a bag that the site lacks. pi: [C], above 0, sums to 1: how often each class is to occur
-where the model answers.
+Notation: a mini-batch of n inputs, C classes, and the M bags of one site. Bag m holds a share
+pibar_m of the site's inputs, and its classes have the proportions Pi_m; Pi is [M, C], its rows sum
+to 1; a row of zeros is a bag without inputs. pi, [C], above 0, sums to 1: the class frequencies for
+which the model shall answer.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from fedapp.learn.networks.base import Network
 
 MIN_PSEUDO_LABEL_CONFIDENCE = 0.4
-"""Least probability of a label that FedPL trusts by itself."""
-LARGEST_ROUNDING = 1e-12
-"""Below this a difference of two float64 numbers near 1 is rounding."""
-LEAST_PROBABILITY = 1e-7
-"""Below this a probability is not told from 0, so that its logarithm stays finite."""
-FIRST_STEP = 1e-3
-"""Length of VAT's first step. 1e-6 is lost in the rounding of float32: docs/research/bags.md."""
+"""Minimum probability of a label that FedPL accepts from the network itself."""
+MAX_ROUNDING_ERROR = 1e-12
+"""Differences of two float64 numbers near 1 below this are rounding."""
+MIN_PROBABILITY = 1e-7
+"""Smaller probabilities are raised to this, so that their logarithm stays finite."""
+VAT_PROBE_LENGTH = 1e-3
+"""Length of VAT's first step. 1e-6 would be lost in the rounding of float32
+(docs/research/bags.md)."""
 
 
 def transition(proportions: Tensor, shares: Tensor, prior: Tensor) -> Tensor:
@@ -44,10 +45,10 @@ def bag_posterior(answers: Tensor, matrix: Tensor) -> Tensor:
 
 
 def bag_loss(logits: Tensor, bag: Tensor, matrix: Tensor, double_softmax: bool = False) -> Tensor:
-    """Return the mean of -ln Q_m, m being each input's bag: a proper loss for P(y | x).
+    """Return the mean of -ln Q_m, with m each input's bag: a proper loss for P(y | x).
 
-    logits: [n, C], of P(y | x). bag: int64 [n], none of them a bag of zeros. double_softmax: take Q
-    for logits, as the authors' code does; its minimum is not the true Q.
+    logits: [n, C], of P(y | x). bag: int64 [n], no bag of zeros. double_softmax: use Q as logits,
+    as the authors' code does; then the minimum is not the true Q.
     """
     if double_softmax:
         return F.cross_entropy(bag_posterior(torch.softmax(logits, 1), matrix), bag)
@@ -55,17 +56,17 @@ def bag_loss(logits: Tensor, bag: Tensor, matrix: Tensor, double_softmax: bool =
     terms = log_answers + matrix.log().to(logits)[bag]
     # Where the columns sum to 1, so do the terms of all bags. Left out, it is exactly cross entropy
     # when every bag is a class.
-    even = bool((columns - 1).abs().max() < LARGEST_ROUNDING)
+    even = bool((columns - 1).abs().max() < MAX_ROUNDING_ERROR)
     total = 0 if even else torch.logsumexp(log_answers + columns.log().to(logits), 1)
     return (total - torch.logsumexp(terms, 1)).mean()
 
 
-def prevailing(proportions: Tensor, shares: Tensor) -> Tensor:
-    """Return the class that prevails in each bag: arg max_k Pi_mk / sum_l pibar_l Pi_lk, int64 [M].
+def prevailing_classes(proportions: Tensor, shares: Tensor) -> Tensor:
+    """Return the class that prevails in each bag, int64 [M].
 
-    Measured against the site's own mix: where two classes are most of a site, one of them is the
-    most frequent in every bag. At an even mix it is the most frequent class.
-    proportions: Pi. shares: pibar, [M].
+    That is arg max_k Pi_mk / sum_l pibar_l Pi_lk, so relative to the site's own mix: where most
+    images of a site are of two classes, one of these would be the most frequent class of every bag.
+    With an even mix it is the most frequent class. proportions: Pi. shares: pibar, [M].
     """
     known = proportions.double()
     mix = shares.double() @ known
@@ -78,21 +79,21 @@ def proportion_loss(logits: Tensor, proportions: Tensor) -> Tensor:
     logits: [n, C], n >= 1, of the bag's inputs. proportions: [C], the bag's. The least value is the
     proportions' entropy, where the mean answer equals them.
     """
-    mean = torch.softmax(logits, 1).mean(0).clamp_min(LEAST_PROBABILITY)
+    mean = torch.softmax(logits, 1).mean(0).clamp_min(MIN_PROBABILITY)
     return -(proportions.to(mean) * mean.log()).sum()
 
 
 def adversarial_loss(
-    model: Network, inputs: Tensor, radius: float, start: Tensor, tiny: float = FIRST_STEP
+    model: Network, inputs: Tensor, radius: float, start: Tensor, tiny: float = VAT_PROBE_LENGTH
 ) -> Tensor:
-    """Return mean KL(p(x) || p(x + r)), r the worst step of length `radius` (VAT, Miyato 2019).
+    """Return mean KL(p(x) || p(x + r)), with r the worst step of length `radius`.
 
-    inputs: normalised [n, ...]. start: a random direction for each input; one power iteration with
-    steps `tiny` finds r. No gradient flows through p(x). Until the loss's gradient is taken, all
-    passes answer alike: without dropout, batch norm by the inputs' own statistics, of which none
-    are kept. So the loss is 0 where r is.
+    This is VAT (Miyato 2019). inputs: normalised [n, ...]. start: a random direction for each
+    input; one power iteration with steps of length `tiny` finds r. No gradient flows through p(x).
+    All passes use no dropout, and batch norm with the inputs' own statistics, which are not kept.
+    So the loss is 0 where r is 0.
     """
-    with steady(model):
+    with frozen_randomness(model):
         return _adversarial(model, inputs, radius, start, tiny)
 
 
@@ -112,8 +113,8 @@ def _adversarial(
 
 
 @contextmanager
-def steady(model: nn.Module) -> Iterator[None]:
-    """Turn off dropout, and keep no batch-norm statistics; as before afterwards."""
+def frozen_randomness(model: nn.Module) -> Iterator[None]:
+    """Turn off dropout and the recording of batch-norm statistics until the block ends."""
     dropouts = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     before = [m.training for m in dropouts], [m.track_running_stats for m in norms]

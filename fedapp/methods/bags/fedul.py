@@ -1,12 +1,13 @@
-"""FedUL (Lu et al. 2022): sites know no label at all, only the class proportions of their bags.
+"""FedUL (Lu et al. 2022): sites know no label, only the class proportions of their bags.
 
-A bag's number is the surrogate label. The network answers eta = P(y | x); a fixed layer makes it
-Q = P(bag | x) (`_losses.transition`, their Theorem 1), whose cross entropy is minimised. The
-layer is dropped where the model is used: by their Theorem 4 eta is what labels would have taught.
+The number of an input's bag is its surrogate label. The network answers eta = P(y | x). A fixed
+layer turns this into Q = P(bag | x) (`_losses.transition`, Theorem 1), whose cross entropy is
+minimised. For use the layer is dropped: by Theorem 4 eta is what labels would have taught.
 
-pi, how often classes are to occur where the model answers, is even: then models of sites with
-different mixes can be averaged, those of sites with labels too, whose logits are shifted for it. A
-site knows its own mix, by its bags or its labels; `personal` puts it back (`learn.class_priors`).
+pi, the class frequencies for which the model answers, is even. Then models of sites with different
+mixes can be averaged, also with those of sites that have labels, whose logits are shifted
+accordingly. A site knows its own mix from its bags or labels; `personal` multiplies it back in
+(`learn.class_priors`).
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from fedapp.learn.class_priors import class_mix, reweighted
 from fedapp.learn.objectives import LabelledLoss, LocalTraining
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step, batches
-from fedapp.methods.bags._bagged import FromBags, bags_of, shares_of
+from fedapp.methods.bags._bagged import FromBags, bag_shares, bags_of
 from fedapp.methods.bags._losses import bag_loss, transition
 from fedapp.methods.base import SiteContext
 from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
@@ -33,19 +34,19 @@ from fedapp.protocol.messages import Evaluation, Task
 
 @dataclass(frozen=True, config=CLOSED)
 class FedUL(FromBags):
-    """Its one switch, and those of all methods that learn from bags."""
+    """Two switches, beside the settings of all methods that learn from bags."""
 
     name: ClassVar[str] = "fedul"
 
     personal: bool = False
     """A site multiplies the common answer by its own class mix."""
     double_softmax: bool = False
-    """As the authors' code: Q is taken for logits. Its probabilities are then wrong."""
+    """Use Q as logits, as the authors' code does. The probabilities are then wrong."""
 
     def incompatibilities(
         self, conditions: Conditions, why: Reasons = NO_REASONS
     ) -> list[Incompatibility]:
-        """Bags of a site that do not tell its classes apart, as their Theorem 4 needs."""
+        """The bags of a site must tell its classes apart, as Theorem 4 requires."""
         found, site = super().incompatibilities(conditions, why), conditions.site
         wrong = why_unidentifiable(bags_of(site).filled.cpu()) if site and site.bagged else None
         return [*found, Incompatibility("split.bags", *wrong)] if wrong else found
@@ -55,7 +56,7 @@ class FedUL(FromBags):
         bags, images = bags_of(site.data), site.data.parts[BAGS].inputs
         classes = site.data.num_classes
         even = torch.full((classes,), 1 / classes, dtype=torch.float64, device=site.device)
-        matrix = transition(bags.proportions, shares_of(bags), even)
+        matrix = transition(bags.proportions, bag_shares(bags), even)
         work.begin(len(images))
 
         def loss(network: nn.Module, x: Tensor, bag: Tensor) -> Tensor:
@@ -69,16 +70,16 @@ class FedUL(FromBags):
         return work.passes(epoch)
 
     def labelled_loss(self, site: SiteContext) -> LabelledLoss:
-        """Return cross entropy of logits + ln pi_k: classes are as frequent as among the labels.
+        """Return the cross entropy of logits + ln pi_k, with pi_k the class mix among the labels.
 
-        So the model itself answers as if all were equally frequent, as it does with bags.
+        So the model itself answers as if all classes were equally frequent, as it does with bags.
         """
-        shift = class_mix(labels_of_each(site.data), torch.empty(0, site.data.num_classes))
+        shift = class_mix(label_counts(site.data), torch.empty(0, site.data.num_classes))
         added = shift.log().float().to(site.device)
         return lambda network, x, y: nn.functional.cross_entropy(network(x) + added, y)
 
     def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
-        """Measure the models; where it is set, what the site uses is the personal answer."""
+        """Evaluate the models; with `personal`, the used answer is the personal one."""
         results = super().measured(task, site)
         if self.personal:
             self._load(task, site)
@@ -90,7 +91,7 @@ class FedUL(FromBags):
         return results
 
     def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
-        """Return the model that is used, with the class mix that its answers are multiplied by."""
+        """Return the model in use; `personal`: with the class mix that multiplies its answers."""
         if answer or not self.personal:
             return super().used(task, site, answer)
         self._load(task, site)
@@ -104,21 +105,21 @@ class FedUL(FromBags):
             self.load_tuned(task, site)
 
     def _mix(self, site: SiteContext) -> Tensor:
-        """Return the site's class mix; without labels and bags from the loaded model's answers."""
-        return own_mix(site.data, site.predicted(site.data.unlabelled))
+        """Return the site's class mix; without labels and bags from the model's answers."""
+        return site_class_mix(site.data, site.predicted(site.data.unlabelled))
 
 
-def labels_of_each(data: SiteData) -> Tensor:
+def label_counts(data: SiteData) -> Tensor:
     """Return how many labelled inputs of each class a site has, float64 [C]."""
     return torch.bincount(data.labels.cpu(), minlength=data.num_classes).double()
 
 
-def own_mix(data: SiteData, answers: Tensor) -> Tensor:
-    """Return a site's class mix pi_k, float64 [C]: from its bags and labels, else from answers.
+def site_class_mix(data: SiteData, answers: Tensor) -> Tensor:
+    """Return a site's class mix pi_k, float64 [C], from its bags and labels, else from answers.
 
     answers: as `class_mix` takes them.
     """
-    counts = labels_of_each(data)
+    counts = label_counts(data)
     if data.bagged:
         known = bags_of(data)
         sizes = torch.bincount(known.bag.cpu(), minlength=len(known.proportions)).double()

@@ -1,17 +1,20 @@
 """The closed form, as methods use it: which sums a site sends, and what the server makes of them.
 
-All in one round. Features that are learned come first, by sums of patches. Sites send sums over
-features of their images (`_discriminant`). The server adds them and solves, for a grid of
-lambda; each site votes: how likely its validation labels are under each, for a grid of
-temperatures, and the server takes the best of both. Then sites vote on how much more their own
-labelled images count, from 0 to 100 times. By the head that each has now, and its class mix, sites
-guess the classes of their unlabelled images, and send the sums over these by class; the server adds
-them to those of labelled images and solves anew, as long as validation labels become likelier
-(expectation maximisation; Dempster, Laird and Rubin 1977). Where they did, sites vote on their own
-images once more. What follows is the solution: class means, covariance, the common head, and that
-weight.
+Everything happens in one round:
 
-`_contents`: what travels, and checks of what arrives. `_features`: by name. `_discriminant`: the
-mathematics. `_server`, `_site`: the two sides. `_findings`, `_protected`: the same of findings, and
-of sums with noise. `one_round` is the method of this alone.
+- Features that are learned are learned first, from sums of patches.
+- Sites send sums over the features of their images (`_discriminant`); the server adds them up and
+  solves for a grid of lambda.
+- Each site votes: how likely its validation labels are for each lambda and each of several
+  temperatures. The server takes the best pair.
+- Sites vote on how many times more, from 0 to 100, their own labelled images count.
+- With its head and its class mix each site guesses the classes of its unlabelled images and sends
+  their sums by class. The server adds these to the sums of labelled images and solves again, as
+  long as validation labels become likelier (expectation maximisation; Dempster, Laird and Rubin
+  1977). If they did, sites vote on their own images once more.
+- The solution is sent: class means, covariance, the common head, and the weight of own images.
+
+`_contents`: what travels, and checks of what arrives. `_features`: features by name.
+`_discriminant`: the mathematics. `_server`, `_site`: the two sides. `_findings`, `_protected`: the
+same for findings, and for sums with noise. `one_round` is the method that consists of this alone.
 """

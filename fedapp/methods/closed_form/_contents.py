@@ -1,4 +1,4 @@
-"""What travels for the closed form: contents by role, their schemas, what they say, and checks."""
+"""The contents of the closed form: their roles, their schemas, their meaning, and checks."""
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ from fedapp.methods.closed_form._discriminant import (
     Classes,
     Guesses,
     Sums,
+    by_finding,
     classes_schema,
     guesses_schema,
-    pairs,
     sums_schema,
 )
 from fedapp.methods.closed_form._features import FROZEN, features_for
@@ -30,53 +30,55 @@ from fedapp.protocol.messages import ModelRef, Reply, SiteFacts, Task
 TOTALS, RELEASED = "totals", "released"
 """Roles of the two rows of a site that protects single images, and names of their tensors."""
 MIDDLE = "middle"
-"""Role of what the server makes of the first row, and name of its tensor."""
+"""Role of the mean that the server computes from the first rows, and name of its tensor."""
 FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
-"""Roles of features that are learned: what the server makes, and sites' sums for it.
-
-Of a frozen network's features the first is w_0 itself: no bytes travel for it that do not anyway.
-"""
+"""Roles of features that are learned: what the server makes, and the sites' sums for it. The
+filters of a frozen network are w_0 itself, so no further bytes travel for them."""
 SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
 """Roles of what sites send."""
 GRID, SOLUTION = "grid", "solution"
-"""Roles of what the server makes of it."""
+"""Roles of what the server makes of the sums."""
 LASTING = (SOLUTION, FILTERS, MIDDLE)
-"""Roles that the closed form's later tasks name again."""
+"""Roles that later tasks of the closed form name again."""
 ACTIONS = LEARN, COUNT, VOTE, GUESS, RELEASE = "learn", "count", "vote", "guess", "release"
-"""Of a site's tasks, in their order; the last alone where single images are protected."""
-ALIKE = ("pairs", "pairs_alike", "pairs_squared", "pairs_alike_squared", "pairs_crossed")
-"""Metrics of a site that counts for a masked sum: `priors.alike`, in its order."""
+"""Actions of a site's tasks, in their order; the last one only where single images are
+protected."""
+MIX_METRICS = ("pairs", "pairs_alike", "pairs_squared", "pairs_alike_squared", "pairs_crossed")
+"""Metrics that a site reports for a masked sum: the results of `same_class_pair_sums`, in their
+order."""
 OPTIONAL = frozenset({COUNT, RELEASE})
-"""Who sent no sums yet may be a single site, round after round: it is asked anew in each."""
+"""A site that has not sent its sums yet is asked again in each round, so it may fail without
+stopping the run."""
 STEP = "step"
-"""Number in a task: which exchange of features that are learned."""
+"""Number in a task: which exchange of the learning of features it belongs to."""
 RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""lambda, in mean eigenvalues of the covariance within classes."""
+"""Candidates for lambda, in units of the mean eigenvalue of the covariance within classes."""
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""What logits are divided by."""
+"""Candidates for the temperature, which divides the logits."""
 OWN_WEIGHTS = (0.0, 3.0, 10.0, 30.0, 100.0)
-"""How many times more a site's own labelled images count."""
-LEAD = 2.0
-"""By how much a weight of own images must be likelier than none: e^2 times, whatever the images.
-And by how much less likely the first guesses may be: nearly always they are right to be made."""
+"""Candidates for how many times more a site's own labelled images count."""
+MIN_GAIN = 2.0
+"""Log-likelihood that a weight of own images must gain over none, whatever the number of images.
+The first guesses may lose as much and are still accepted: nearly always guessing helps."""
 PRIOR = "prior"
 NUMBERS = RIDGE, TEMPERATURE, OWN_WEIGHT, GUESSED = "ridge", "temperature", "own_weight", "guessed"
 """Names of a solution's tensors, beside those of `Classes` and of the head."""
 LOGLIK = "loglik"
-"""Name of the votes: for each candidate, summed over a site's deciding validation images."""
-WORST = -20.0
-"""Least log-likelihood of a validation image: none decides by itself. Classes that nobody has a
-labelled image of always have it, and so decide nothing."""
+"""Name of the votes: the log-likelihood under each candidate, summed over a site's deciding
+validation images."""
+MIN_LOGLIK = -20.0
+"""Lower limit of a validation image's log-likelihood, so that no single image decides. Images of
+classes that nobody has labelled always have it, and so decide nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What the server makes of all sums, as it travels.
+    """What the server makes of all sums.
 
     classes: means and covariance. weight [C, d], bias [C]: the common head, calibrated. prior: [C],
     as of `mean_mix`. ridge: what is added to each eigenvalue. temperature: of all heads.
     own_weight: how many times more a site's own labelled images count. guessed: how many times the
-    classes of unlabelled images were guessed for it.
+    classes of unlabelled images were guessed.
     """
 
     classes: Classes
@@ -90,22 +92,22 @@ class Solution:
 
     @property
     def common(self) -> Head:
-        """The head that is everybody's."""
+        """The head that all sites share."""
         return self.weight, self.bias
 
     def to_params(self) -> Params:
-        """Return it as it travels."""
+        """Return it as the tensors that travel."""
         numbers = (self.ridge, self.temperature, self.own_weight, self.guessed)
         return {
             **self.classes.to_params(),
-            **flat(self.weight, self.bias),
+            **flat_head(self.weight, self.bias),
             PRIOR: self.prior.float(),
             **{name: torch.tensor([value]) for name, value in zip(NUMBERS, numbers, strict=True)},
         }
 
     @classmethod
     def from_params(cls, params: Params) -> "Solution":
-        """Return what `to_params` wrote."""
+        """Return the solution that `to_params` wrote."""
         return cls(
             Classes.from_params(params),
             params[HEAD_WEIGHT].view(len(params[HEAD_BIAS]), -1),
@@ -115,7 +117,7 @@ class Solution:
         )
 
     def tempered(self, temperature: float, own_weight: float) -> "Solution":
-        """Return the same at another temperature and weight of a site's own images."""
+        """Return the same at another temperature and another weight of a site's own images."""
         part = self.temperature / temperature
         return replace(
             self,
@@ -126,14 +128,14 @@ class Solution:
         )
 
     def head(self, features: Tensor, labels: Tensor, weight: float) -> Head:
-        """Return a site's head: its labelled images, [n, d] and int64 [n], count more."""
+        """Return a site's head, in which its labelled images, [n, d] and int64 [n], count more."""
         if not (weight and len(labels)):
             return self.common
         found = self.classes.with_own(features, labels, weight).head(self.ridge)
         return self._calibrated(*found)
 
     def alone(self, features: Tensor, labels: Tensor) -> Head:
-        """Return the head from a site's own labelled images, n >= 1, and from nobody else's."""
+        """Return the head made only of a site's own labelled images, n >= 1."""
         nobody = Classes.none(*self.weight.shape)
         return self._calibrated(*nobody.with_own(features, labels, 1.0).head(self.ridge))
 
@@ -141,13 +143,13 @@ class Solution:
         return (weight / self.temperature).float(), (bias / self.temperature).float()
 
 
-def flat(weight: Tensor, bias: Tensor) -> Params:
-    """Return heads as they travel: float32, as vectors, like `Sums.to_params`."""
+def flat_head(weight: Tensor, bias: Tensor) -> Params:
+    """Return heads as the tensors that travel: float32 vectors, like `Sums.to_params`."""
     return {HEAD_WEIGHT: weight.float().flatten(), HEAD_BIAS: bias.float().flatten()}
 
 
 def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
-    """Return the schemas of all that travels, by role, for features of this name."""
+    """Return the schemas of all contents, by role, for features of this name."""
     features, classes = features_for(name, network), network.head.out_features
     size, each, heads = features.size, torch.float32, len(RIDGES)
     found: dict[str, Schema] = {
@@ -177,7 +179,7 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
 
 
 def released_schemas(classes: int, size: int) -> dict[str, Schema]:
-    """Return the schemas of what is released for C classes and d features, by role."""
+    """Return the schemas of the noisy rows for C classes and d features, by role."""
     of_group, triangle = (classes + 1) * (size + 1), size * (size + 1) // 2
     return {
         TOTALS: {TOTALS: ((size + 1,), torch.float64)},
@@ -186,54 +188,56 @@ def released_schemas(classes: int, size: int) -> dict[str, Schema]:
     }
 
 
-def voted_on(models: Container[str]) -> str:
+def votes_role(models: Container[str]) -> str:
     """Return the role of the votes on what a task names: a grid of heads, or a solution."""
     return VOTES if GRID in models else OWN_VOTES
 
 
-def owed(task: Task) -> str:
-    """Return the role that a task of the closed form asks for; empty: it is another task."""
+def role_asked_for(task: Task) -> str:
+    """Return the role of the content that a task of the closed form asks for; empty: none."""
     if task.action == LEARN:
         return NEXT if task.numbers[STEP] else FIRST
     if task.action == VOTE:
-        return voted_on(task.models)
+        return votes_role(task.models)
     if task.action == RELEASE:
         return RELEASED if MIDDLE in task.models else TOTALS
     return {COUNT: SUMS, GUESS: GUESSES}.get(task.action, "")
 
 
-def lasting(task: Task) -> tuple[ModelRef, ...]:
-    """Return the contents of a task that the closed form's later tasks name again."""
+def lasting_contents(task: Task) -> tuple[ModelRef, ...]:
+    """Return the contents of a task that later tasks of the closed form name again."""
     return tuple(ref for role in LASTING for ref in task.models.get(role, ()))
 
 
 # --- checks ---------------------------------------------------------------------------------------
 
-SLACK = 1e-4
-"""Of sums that came, relative: they are rounded to float32."""
-MEND = "the site must send what this version of fedapp computes, unchanged"
+TOLERANCE = 1e-4
+"""Relative tolerance for sums that arrived, which are rounded to float32."""
+REMEDY = "the site must send what this version of fedapp computes, unchanged"
 
 
-def check_owed(task: Task, reply: Reply, also: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Refuse an answer that lacks what was asked for, or holds more. Raises ProtocolError.
+def check_role_asked_for(
+    task: Task, reply: Reply, also: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Refuse a reply that lacks the content that was asked for, or holds another one.
 
-    also: the role that is owed for each action of the method's own.
+    also: the role that each of the method's own actions asks for. Raises ProtocolError.
     """
-    role = owed(task) or also.get(task.action, "")
+    role = role_asked_for(task) or also.get(task.action, "")
     if role and reply.contents.keys() != {role}:
         came = ", ".join(sorted(reply.contents)) or "nothing"
-        raise ProtocolError(f"asked for its {role}, it sent {came}: {MEND}")
+        raise ProtocolError(f"asked for its {role}, it sent {came}: {REMEDY}")
 
 
 def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
     """Refuse sums and votes that cannot be of the site's images. Raises ProtocolError."""
     if made := sorted({FILTERS, GRID, SOLUTION, MIDDLE} & arrived.keys()):
-        raise ProtocolError(f"sent a {made[0]}, which the server alone makes: {MEND}")
+        raise ProtocolError(f"sent a {made[0]}, which the server alone makes: {REMEDY}")
     for role in {VOTES, OWN_VOTES} & arrived.keys():
         _check_votes(arrived[role].whole, facts)
     if SUMS in arrived:
         sums = Sums.from_params(arrived[SUMS].whole)
-        for one in pairs(sums) if len(sums.counts) > len(facts.classes) else [sums]:
+        for one in by_finding(sums) if len(sums.counts) > len(facts.classes) else [sums]:
             _check_sums(one, facts, every=one is sums)
     if GUESSES in arrived:
         guesses = Guesses.from_params(arrived[GUESSES].whole)
@@ -244,55 +248,55 @@ def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
 
 
 def _check_votes(votes: Params, facts: SiteFacts) -> None:
-    loglik, least = votes[LOGLIK], WORST * facts.val
-    if bool((loglik > 0).any() or (loglik < least * (1 + SLACK)).any()):
+    loglik, least = votes[LOGLIK], MIN_LOGLIK * facts.val
+    if bool((loglik > 0).any() or (loglik < least * (1 + TOLERANCE)).any()):
         raise ProtocolError(
             f"votes: of the site's {facts.val} validation images log-likelihoods must lie in "
-            f"[{least:g}, 0]: {MEND}"
+            f"[{least:g}, 0]: {REMEDY}"
         )
 
 
 def _check_guesses(guesses: Guesses, facts: SiteFacts) -> None:
-    counts, rounding = guesses.counts, SLACK * (1 + facts.unlabelled)
+    counts, rounding = guesses.counts, TOLERANCE * (1 + facts.unlabelled)
     if float(counts.min()) < 0 or abs(float(counts.sum()) - facts.unlabelled) > rounding:
         raise ProtocolError(
             f"guesses: {COUNTS} adds up to {float(counts.sum()):g}, the site has "
-            f"{facts.unlabelled} unlabelled images: {MEND}"
+            f"{facts.unlabelled} unlabelled images: {REMEDY}"
         )
     if bool((guesses.by_class.norm(dim=1) > counts + rounding).any()):
         raise ProtocolError(
             f"guesses: a sum of features is longer than its images allow, and features have norm 1 "
-            f"at most: {MEND}"
+            f"at most: {REMEDY}"
         )
 
 
 def _check_sums(sums: Sums, facts: SiteFacts, every: bool) -> None:
-    """every: whether each labelled image is of a class; a finding need not be read in each."""
+    """every: whether each labelled image has a class; a finding need not be read in each image."""
     images, known = facts.labelled + facts.unlabelled, int(sums.counts.sum())
     if int(sums.counts.min()) < 0 or known > facts.labelled or (every and known < facts.labelled):
         raise ProtocolError(
             f"sums: {COUNTS} adds up to {known}, the site has {facts.labelled} "
-            f"labelled images: {MEND}"
+            f"labelled images: {REMEDY}"
         )
     if sums.images != images:
-        raise ProtocolError(f"sums: of {sums.images:g} images, the site has {images}: {MEND}")
+        raise ProtocolError(f"sums: of {sums.images:g} images, the site has {images}: {REMEDY}")
     most, of_group = sums.by_group
     # The last is a difference of rounded sums.
-    rounding = SLACK + 1e-6 * images
-    if bool((of_group.norm(dim=1) > most * (1 + SLACK) + rounding).any()):
+    rounding = TOLERANCE + 1e-6 * images
+    if bool((of_group.norm(dim=1) > most * (1 + TOLERANCE) + rounding).any()):
         raise ProtocolError(
             f"sums: a sum of features is longer than the number of its images allows, and features "
-            f"have norm 1 at most: {MEND}"
+            f"have norm 1 at most: {REMEDY}"
         )
     trace = float(sums.second.trace())
-    if not trace <= images * (1 + SLACK) + SLACK:
+    if not trace <= images * (1 + TOLERANCE) + TOLERANCE:
         raise ProtocolError(
             f"sums: the second moment of {images} images has trace {trace:g}, and features have "
-            f"norm 1 at most: {MEND}"
+            f"norm 1 at most: {REMEDY}"
         )
-    slack = SLACK * (trace + SLACK) * torch.eye(len(sums.total), dtype=torch.float64)
+    slack = TOLERANCE * (trace + TOLERANCE) * torch.eye(len(sums.total), dtype=torch.float64)
     if int(torch.linalg.cholesky_ex(sums.unexplained + slack).info):
         raise ProtocolError(
             "sums: the second moment is not positive semi-definite once class sums are taken out; "
-            f"no images have such sums: {MEND}"
+            f"no images have such sums: {REMEDY}"
         )

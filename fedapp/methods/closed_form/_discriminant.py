@@ -1,14 +1,14 @@
 """Linear discriminant analysis from sums: the closed form of a linear head over fixed features.
 
-A site's sums are counts and feature sums by class, of labelled images, and the second moment of all
-its images. Sums are added, so a federation's solution is the pooled one whatever the split. With
-class means m_c and covariance within classes W the logits are those of Gaussian classes of one
-shape, all equally frequent: m_c^T P x - m_c^T P m_c / 2, P = (W + lambda mean(w) I)^-1, w being the
-eigenvalues of W (Fisher 1936; Friedman 1989). Relatives: Fed3R (Fani et al. 2024), FedCGS (Guan et
-al. 2025) and GH-OFL (Rahimi et al. 2025) send such sums of frozen networks' features, one-shot
-federated ridge regression the moments alone.
+A site's sums are the counts and feature sums of its labelled images by class, and the second moment
+of all its images. Sums can be added, so a federation's solution is that of the pooled images,
+however they are split. With class means m_c and covariance within classes W the logits are those of
+Gaussian classes of one shape, all equally frequent: m_c^T P x - m_c^T P m_c / 2, P = (W + lambda
+mean(w) I)^-1, where w are the eigenvalues of W (Fisher 1936; Friedman 1989). Related work: Fed3R
+(Fani et al. 2024), FedCGS (Guan et al. 2025) and GH-OFL (Rahimi et al. 2025) send such sums over a
+frozen network's features; one-shot federated ridge regression sends only the moments.
 
-All is computed in float64, on the CPU.
+Everything is computed in float64 on the CPU.
 """
 
 from collections.abc import Iterable
@@ -25,15 +25,16 @@ COUNTS, BY_CLASS, IMAGES, TOTAL, SECOND = "counts", "by_class", "images", "total
 MEANS, WITHIN = "means", "within"
 """Names of tensors as they travel."""
 SHARES_RIDGE = 1e-3
-"""Added to the covariance's eigenvalues, times their mean, where it measures distances."""
-LEAST_RIDGE = 1e-6
-"""Added to eigenvalues at least, where all images of a class are alike: logits stay below 1e7."""
-ROUNDED = 2e-7
-"""More than what float32 takes from an eigenvalue of a covariance of vectors of norm 1."""
-NEVER = -1e7
-"""Logit of a class that nobody has a labelled image of."""
+"""Added to the eigenvalues of the covariance that measures distances, in units of their mean."""
+MIN_RIDGE = 1e-6
+"""Minimum added to eigenvalues, for classes whose images are all alike: logits stay below 1e7."""
+EIGENVALUE_ROUNDING = 2e-7
+"""More than float32 rounding changes an eigenvalue of a covariance of vectors of norm 1."""
+UNSEEN_CLASS_LOGIT = -1e7
+"""Logit of a class of which nobody has a labelled image."""
 UNSEEN_CLASS_GAP = 30.0
-"""How far below an image's other logits that of a class is taken that nobody has images of."""
+"""Where several answers are combined, the logit of a class that nobody has images of is taken to
+lie this far below the lowest other logit of the image."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,15 +75,16 @@ class Sums:
         )
 
     def with_guesses(self, guesses: "Guesses") -> "Sums":
-        """Return the same with unlabelled images counted in the classes that they seem to be of."""
+        """Return the same with unlabelled images added to the classes of their guesses."""
         return replace(
             self, counts=self.counts + guesses.counts, by_class=self.by_class + guesses.by_class
         )
 
     def to_params(self) -> Params:
-        """Return them as they travel: float32, of the second moment its upper triangle.
+        """Return the tensors that travel: float32, of the second moment the upper triangle.
 
-        All are vectors: matrices may travel as float16 (`transport.precision`), and these must not.
+        All of them are vectors, because matrices may travel as float16 (`transport.precision`),
+        which these sums must not.
         """
         return {
             COUNTS: self.counts.long(),
@@ -94,7 +96,7 @@ class Sums:
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """Return what `to_params` wrote."""
+        """Return the sums that `to_params` wrote."""
         return cls(
             params[COUNTS].double(),
             params[BY_CLASS].double().view(len(params[COUNTS]), -1),
@@ -105,9 +107,9 @@ class Sums:
 
     @property
     def unexplained(self) -> Tensor:
-        """sum f f^T - sum_c s_c s_c^T / n_c, [d, d]: of true sums no eigenvalue is negative.
+        """sum f f^T - sum_c s_c s_c^T / n_c, [d, d]; for true sums no eigenvalue is negative.
 
-        c: the classes of labelled images, and all unlabelled ones as one more.
+        c runs over the classes of labelled images, and all unlabelled images as one more class.
         """
         counts, sums = self.by_group
         known = counts > 0
@@ -116,7 +118,7 @@ class Sums:
 
     @property
     def by_group(self) -> tuple[Tensor, Tensor]:
-        """Counts [C + 1] and sums of f [C + 1, d] by class, those of unlabelled images behind."""
+        """Counts [C + 1] and sums of f [C + 1, d] by class; the last row: unlabelled images."""
         unlabelled = torch.tensor([self.images], dtype=torch.float64) - self.counts.sum()
         rest = self.total - self.by_class.sum(0)
         return torch.cat([self.counts, unlabelled]), torch.cat([self.by_class, rest[None]])
@@ -135,9 +137,10 @@ def sums_schema(classes: int, size: int) -> Schema:
 
 @dataclass(frozen=True, eq=False)
 class Guesses:
-    """Sums over unlabelled images with features f, by classes that are known by probability.
+    """Sums over unlabelled images with features f, whose classes are known by probability.
 
-    counts: [C], sum of each class's probabilities. by_class: [C, d], sum of probability times f.
+    counts: [C], the sum of each class's probabilities. by_class: [C, d], the sum of probability
+    times f.
     """
 
     counts: Tensor
@@ -153,12 +156,12 @@ class Guesses:
         return Guesses(self.counts + other.counts, self.by_class + other.by_class)
 
     def to_params(self) -> Params:
-        """Return them as they travel: float32 vectors."""
+        """Return the tensors that travel: float32 vectors."""
         return {COUNTS: self.counts.float(), BY_CLASS: self.by_class.float().flatten()}
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """Return what `to_params` wrote."""
+        """Return the guesses that `to_params` wrote."""
         counts = params[COUNTS].double()
         return cls(counts, params[BY_CLASS].double().view(len(counts), -1))
 
@@ -169,8 +172,8 @@ def guesses_schema(classes: int, size: int) -> Schema:
     return {COUNTS: ((classes,), each), BY_CLASS: ((classes * size,), each)}
 
 
-def added(every: Iterable[Sums]) -> Sums:
-    """Return the sum of one or more, in their order; one is held beside it at a time."""
+def sum_of(every: Iterable[Sums]) -> Sums:
+    """Return the sum of one or more, in their order, while holding one of them at a time."""
     found = iter(every)
     total = next(found)
     for one in found:
@@ -178,7 +181,7 @@ def added(every: Iterable[Sums]) -> Sums:
     return total
 
 
-def pairs(sums: Sums) -> list[Sums]:
+def by_finding(sums: Sums) -> list[Sums]:
     """Return sums of 2F classes, without and with each of F findings, as F sums of two classes."""
     both = zip(sums.counts.view(-1, 2), sums.by_class.unflatten(0, (-1, 2)), strict=True)
     return [replace(sums, counts=counts, by_class=by_class) for counts, by_class in both]
@@ -187,13 +190,14 @@ def pairs(sums: Sums) -> list[Sums]:
 def shares_of_all(apart: Tensor, covariance: Tensor) -> Tensor:
     """Return the share of all images that each class has, [C], at least 0, summing to 1.
 
-    apart: [C, d], class means less the mean of all images. covariance: [d, d], of all images. The
-    shares p under which the class means best explain the mean of all: least sum_c p_c apart_c, in
-    the covariance's own measure. A mean of few images is noisy and makes a long vector, and so
-    its share is drawn to what its images are among the labelled ones.
+    apart: [C, d], class means minus the mean of all images. covariance: [d, d], of all images. The
+    result are the shares p under which the class means best explain the mean of all images: they
+    minimise the norm of sum_c p_c apart_c, measured by the inverse covariance. The mean of few
+    images is noisy and makes a long vector, which draws that class's share towards its share of the
+    labelled images.
     """
     size = len(covariance)
-    level = max(SHARES_RIDGE * float(covariance.trace()) / size, ROUNDED)
+    level = max(SHARES_RIDGE * float(covariance.trace()) / size, EIGENVALUE_ROUNDING)
     factor = torch.linalg.cholesky(covariance + level * torch.eye(size, dtype=torch.float64))
     among = apart @ torch.cholesky_solve(apart.T, factor)
     among = among + (1e-9 * among.trace() + 1e-12) * torch.eye(len(apart), dtype=torch.float64)
@@ -210,12 +214,12 @@ def shares_of_all(apart: Tensor, covariance: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """What a head is made of.
+    """What a head is computed from.
 
     counts: [C], images of each class: labelled ones, and others as far as guessed. means: [C, d];
-    of a class without any the mean of the others. within: [d, d], covariance within classes, no
-    eigenvalue negative. images: number of images that it is of. found: its `spectrum`, the dearest
-    part of all, where it is known already.
+    for a class without images the mean of the others. within: [d, d], covariance within classes,
+    without negative eigenvalues. images: the number of images. found: its `spectrum` where it is
+    known already, since it is the most expensive part.
     """
 
     counts: Tensor
@@ -226,11 +230,11 @@ class Classes:
 
     @classmethod
     def of(cls, sums: Sums) -> Self:
-        """Return class means of labelled images, and the covariance that they leave of all images.
+        """Return class means of labelled images, and the covariance of all images around them.
 
-        Which share of all images each class has is estimated (`shares_of_all`): labelled images may
-        have another mix. What then remains negative of the covariance's eigenvalues is cut at 0. At
-        least one image must have a label.
+        The share of all images that each class has is estimated (`shares_of_all`), since labelled
+        images may have another mix. Eigenvalues of the covariance that are negative after that are
+        set to 0. At least one image must have a label.
         """
         known = sums.counts > 0
         means = sums.by_class / sums.counts.clamp_min(1)[:, None]
@@ -249,14 +253,14 @@ class Classes:
 
     @classmethod
     def none(cls, classes: int, size: int) -> Self:
-        """Return what is known without any image; only `with_own` makes a head of it."""
+        """Return the classes without any image; only `with_own` can make a head of them."""
         zeros = torch.zeros(classes, size, dtype=torch.float64)
         return cls(zeros[:, 0], zeros, torch.zeros(size, size, dtype=torch.float64), 0.0)
 
     def with_own(self, features: Tensor, labels: Tensor, weight: float) -> "Classes":
         """Return the same with a site's labelled images counted `weight` times more, weight > 0.
 
-        features: [n, d]. labels: int64 [n]. The means move; the covariance takes in how far these
+        features: [n, d]. labels: int64 [n]. The means move; the covariance includes how far these
         images lie from the new means. The site's unlabelled images count as before.
         """
         own, classes = features.double(), len(self.counts)
@@ -272,15 +276,15 @@ class Classes:
 
     @cached_property
     def spectrum(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues [d], ascending, at least 0, and eigenvectors [d, d] of `within`."""
+        """Eigenvalues [d] of `within`, ascending and at least 0, and its eigenvectors [d, d]."""
         if self.found is not None:
             return self.found
         values, vectors = torch.linalg.eigh(self.within)
         return values.clamp_min(0), vectors
 
     def level(self, ridge: float) -> float:
-        """Return lambda times the mean eigenvalue, at least `LEAST_RIDGE`."""
-        return max(ridge * float(self.within.diagonal().mean()), LEAST_RIDGE)
+        """Return lambda times the mean eigenvalue, at least `MIN_RIDGE`."""
+        return max(ridge * float(self.within.diagonal().mean()), MIN_RIDGE)
 
     def heads(self, ridges: Iterable[float]) -> tuple[Tensor, Tensor]:
         """Return linear heads, one for each lambda > 0: weights [L, C, d] and biases [L, C]."""
@@ -295,7 +299,7 @@ class Classes:
     def head(self, ridge: float) -> tuple[Tensor, Tensor]:
         """Return one linear head, weight [C, d] and bias [C], in a tenth of the time of `heads`.
 
-        ridge: what is added to every eigenvalue, as of `level`.
+        ridge: what is added to every eigenvalue, as returned by `level`.
         """
         regular = self.within + ridge * torch.eye(len(self.within), dtype=torch.float64)
         factor = torch.linalg.cholesky(regular)
@@ -307,14 +311,14 @@ class Classes:
         return self.means[known].sum(0) / known.sum().clamp_min(1)
 
     def _head(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weight and bias; what all classes' logits have in common is left out."""
+        """Return weight and bias, without what the logits of all classes have in common."""
         known = self.counts > 0
         bias = -(weight * (self.means + self._middle)).sum(1) / 2
-        never = torch.full_like(bias, NEVER)
+        never = torch.full_like(bias, UNSEEN_CLASS_LOGIT)
         return torch.where(known[:, None], weight, 0.0), torch.where(known, bias, never)
 
     def to_params(self) -> Params:
-        """Return it as it travels: float32, of the covariance its upper triangle."""
+        """Return the tensors that travel: float32, of the covariance the upper triangle."""
         return {
             COUNTS: self.counts.float(),
             MEANS: self.means.float().flatten(),
@@ -324,7 +328,7 @@ class Classes:
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
-        """Return what `to_params` wrote."""
+        """Return the classes that `to_params` wrote."""
         means = params[MEANS].double().view(len(params[COUNTS]), -1)
         within = unpacked(params[WITHIN], means.shape[1])
         return cls(params[COUNTS].double(), means, within, float(params[IMAGES]))
@@ -340,12 +344,12 @@ def classes_schema(classes: int, size: int) -> Schema:
     }
 
 
-def bounded(logits: Tensor) -> Tensor:
+def raise_unseen_logits(logits: Tensor) -> Tensor:
     """Return logits [n, C]; those of unseen classes lie `UNSEEN_CLASS_GAP` below the others.
 
     Unseen is a class that nobody has images of.
     """
-    never = logits <= NEVER / 64  # it may have been divided by a temperature
+    never = logits <= UNSEEN_CLASS_LOGIT / 64  # it may have been divided by a temperature
     least = logits.masked_fill(never, torch.inf).amin(1, keepdim=True)
     return torch.where(never & least.isfinite(), least - UNSEEN_CLASS_GAP, logits)
 
@@ -357,7 +361,7 @@ def packed(square: Tensor) -> Tensor:
 
 
 def unpacked(triangle: Tensor, size: int) -> Tensor:
-    """Return the symmetric matrix [d, d], float64, that `packed` gave."""
+    """Return the symmetric matrix [d, d], float64, whose upper triangle `packed` returned."""
     rows, columns = torch.triu_indices(size, size)
     square = torch.zeros(size, size, dtype=torch.float64)
     square[rows, columns] = triangle.double()

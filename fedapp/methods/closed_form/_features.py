@@ -1,12 +1,12 @@
-"""Which fixed features a closed form is of, by name, and coordinates in which noise harms little.
+"""Fixed features of a closed form, by name, and coordinates in which noise does little harm.
 
-Noise is as strong in every direction, while a few directions of features vary much and most hardly:
-the second are drowned. So where single images are protected features are first turned and
-stretched, until those of made-up images vary nearly alike in all directions. These images are
-random fields, whose waves are the weaker the shorter they are, as in pictures of the world (Field
-1987); of inputs that are no images, independent normal numbers. Nobody's data is in them, so that
-they cost nothing, and everybody draws the same. All that a protected site has of its images is in
-these coordinates.
+Noise is equally strong in every direction, while features vary much in a few directions and hardly
+in most, which the noise would hide. So where single images are protected, features are first
+rotated and scaled until those of synthetic images vary nearly equally in all directions. The
+synthetic images are random fields whose waves are weaker the shorter they are, as in natural images
+(Field 1987); for inputs that are not images, independent normal numbers. They contain nobody's
+data, so they cost no privacy, and every site draws the same. A protected site uses these
+coordinates for everything that it does with its images.
 """
 
 from copy import deepcopy
@@ -30,7 +30,7 @@ from fedapp.methods.incompatibilities import Conditions
 FROZEN = "network"
 """The name of the features of a frozen network."""
 NO_FEATURES: Final = "none"
-"""In place of a name of features: there is no closed form."""
+"""In place of a name: there is no closed form."""
 
 
 def _known(name: str) -> str:
@@ -50,7 +50,7 @@ FeatureNameOrNone = Annotated[
 
 
 def feature_incompatibilities(name: str, conditions: Conditions) -> list[Incompatibility]:
-    """Return the inputs, or the network, of which features cannot be had."""
+    """Return the inputs, or the network, for which these features cannot be computed."""
     if name == NO_FEATURES:
         return []
     found, network = [], conditions.model
@@ -63,40 +63,41 @@ def feature_incompatibilities(name: str, conditions: Conditions) -> list[Incompa
     return found
 
 
-def learned_features(name: str) -> str:
-    """Return why features do not go with protected images, and the remedy; empty: they do."""
+def learned_features_reason(name: str) -> str:
+    """Return why features cannot be used with protected images; empty: they can."""
     if not issubclass(feature_class(name), LearnedFeatures):
         return ""
     return f"{name} features are learned from images: take hog"
 
 
 def features_for(name: str, network: Network) -> FeatureMap:
-    """Return the features of this name for what a network takes, on the network's device.
+    """Return the features of this name for a network's inputs, on the network's device.
 
-    A frozen network's are those of a copy: the network itself goes on to learn.
+    Features of a frozen network are those of a copy, since the network itself continues to learn.
     """
     copied = deepcopy(network) if name == FROZEN else None
     return build_features(name, network.inputs, network=copied).to(network.head.weight.device)
 
 
-IMAGES, AT_ONCE = 2000, 100
-"""Images that are made up, and how many at a time."""
-GREY, CONTRAST = 0.5, 0.25
-"""Mean and standard deviation of their pixels, of 1."""
-EVEN = 0.1
-"""Added to the variance of every direction, in mean variances, before it is evened."""
-SPREAD = 0.5
-"""Root mean square of a made-up image's distance from their mean: with it, few others reach 1."""
+SYNTHETIC_IMAGES, SYNTHETIC_BATCH = 2000, 100
+"""Number of synthetic images, and how many are made at a time."""
+SYNTHETIC_MEAN, SYNTHETIC_STD = 0.5, 0.25
+"""Mean and standard deviation of their pixels, on a scale of 0 to 1."""
+VARIANCE_FLOOR = 0.1
+"""Added to the variance of every direction before equalising, in units of the mean variance."""
+RMS_LENGTH = 0.5
+"""Root mean square of a synthetic image's distance from their mean; then few real images reach
+1."""
 
-_MADE: dict[object, "Coordinates"] = {}
-"""Those that this process made last: all its sites ask for the same."""
+_LAST_COORDINATES: dict[object, "Coordinates"] = {}
+"""The coordinates that this process made last: all its sites ask for the same."""
 
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """c = turned (f - origin) of features f.
+    """Coordinates c = turned (f - origin) of features f.
 
-    origin: [d]. turned: [d, d], symmetric. Both float64, on the CPU.
+    origin: [d]. turned: [d, d], symmetric. Both are float64, on the CPU.
     """
 
     origin: Tensor
@@ -104,69 +105,69 @@ class Coordinates:
 
     @classmethod
     def of(cls, mean: Tensor, covariance: Tensor) -> Self:
-        """Return those of made-up images with this mean [d] and covariance [d, d]."""
+        """Return the coordinates for synthetic images with this mean [d] and covariance [d, d]."""
         values, vectors = torch.linalg.eigh(covariance)
         values = values.clamp_min(0)
         # Where all are alike, there is nothing to be evened.
-        stretched = 1 / (values + EVEN * values.mean().clamp_min(1e-12)).sqrt()
+        stretched = 1 / (values + VARIANCE_FLOOR * values.mean().clamp_min(1e-12)).sqrt()
         length = (values * stretched.square()).sum().clamp_min(1e-12).sqrt()
-        return cls(mean, (vectors * stretched * (SPREAD / length)) @ vectors.T)
+        return cls(mean, (vectors * stretched * (RMS_LENGTH / length)) @ vectors.T)
 
     @staticmethod
     def made(features: FeatureMap, data: SiteData, seed: int, known: str) -> "Coordinates":
-        """Return those of a map of features for inputs as a site has them.
+        """Return the coordinates for a feature map and inputs like those of a site.
 
-        known: what the map depends on, by which they are found again.
+        known: identifies everything that the map depends on; it is the key of the cache.
         """
         key = known, data.inputs, data.mean, data.std, seed
-        if key not in _MADE:
-            _MADE.clear()
-            _MADE[key] = Coordinates.of(*_moments(features, data, seed))
-        return _MADE[key]
+        if key not in _LAST_COORDINATES:
+            _LAST_COORDINATES.clear()
+            _LAST_COORDINATES[key] = Coordinates.of(*_moments(features, data, seed))
+        return _LAST_COORDINATES[key]
 
     def seen(self, features: Tensor) -> Tensor:
-        """Return coordinates of features [n, d], float32 on the same device.
+        """Return the coordinates of features [n, d], float32 on the same device.
 
-        Those that are NaN or infinite become 0, so that one image spoils no answer of the site.
+        NaN and infinity become 0, so that one image cannot spoil all answers of the site.
         """
         found = (features.double().cpu() - self.origin) @ self.turned
         return found.float().nan_to_num(0.0, 0.0, 0.0).to(features.device)
 
     def over_features(self, head: Head) -> Head:
-        """Return a head over coordinates as one over features, with the same logits."""
+        """Return a head over coordinates as a head over features with the same logits."""
         weight, bias = head[0].double() @ self.turned, head[1].double()
         return weight.float(), (bias - weight @ self.origin).float()
 
 
-def made_up(inputs: tuple[int, ...], seed: int, number: int) -> Tensor:
-    """Return the made-up images of a batch, float32 [AT_ONCE, *inputs], each standardised."""
+def synthetic_images(inputs: tuple[int, ...], seed: int, number: int) -> Tensor:
+    """Return one batch, float32 [SYNTHETIC_BATCH, *inputs], each image standardised."""
     image = len(inputs) == 3
     sides = tuple(2 * side for side in inputs[1:]) if image else inputs[1:]
     draws = numpy_stream(seed, "made-up", number)
-    drawn = draws.standard_normal((AT_ONCE, inputs[0], *sides))
+    drawn = draws.standard_normal((SYNTHETIC_BATCH, inputs[0], *sides))
     if image:
         waves = np.hypot(*np.meshgrid(*map(np.fft.fftfreq, sides), indexing="ij"))
         waves[0, 0] = 1.0  # the mean, which is taken off
         drawn = np.fft.ifft2(np.fft.fft2(drawn) / waves).real
         # A part alone: opposite edges are no neighbours.
         drawn = drawn[..., : inputs[1], : inputs[2]]
-    flat = drawn.reshape(AT_ONCE, -1)
+    flat = drawn.reshape(SYNTHETIC_BATCH, -1)
     flat = flat - flat.mean(1, keepdims=True)
     flat = flat / np.maximum(flat.std(1, keepdims=True), 1e-12)
-    return torch.from_numpy(flat.reshape(AT_ONCE, *inputs)).float()
+    return torch.from_numpy(flat.reshape(SYNTHETIC_BATCH, *inputs)).float()
 
 
 def _moments(features: FeatureMap, data: SiteData, seed: int) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance of the made-up images' features."""
+    """Return mean and covariance of the synthetic images' features."""
     total = torch.zeros(features.size, dtype=torch.float64)
     square = torch.zeros(features.size, features.size, dtype=torch.float64)
     held = [*features.parameters(), *features.buffers(), total]
-    for number in range(IMAGES // AT_ONCE):
-        some = made_up(data.inputs, seed, number)
+    for number in range(SYNTHETIC_IMAGES // SYNTHETIC_BATCH):
+        some = synthetic_images(data.inputs, seed, number)
         if len(data.inputs) == 3:
-            some = normalise(GREY + CONTRAST * some, data.mean, data.std)
+            some = normalise(SYNTHETIC_MEAN + SYNTHETIC_STD * some, data.mean, data.std)
         rows = features.of(some.to(held[0].device)).double().cpu()
         total += rows.sum(0)
         square += rows.T @ rows
-    mean = total / IMAGES
-    return mean, square / IMAGES - torch.outer(mean, mean)
+    mean = total / SYNTHETIC_IMAGES
+    return mean, square / SYNTHETIC_IMAGES - torch.outer(mean, mean)

@@ -1,12 +1,13 @@
 """The closed form of findings: one linear discriminant for each, over the same features.
 
-A finding is two classes, without and with it, and its logit is the difference of theirs. Class
-means are of the images in which it was read, the second moment is of all images, read or not, so
-that it is sent once; `_discriminant.Classes` estimates which share of all images has it. Of one
-finding that was read in every image, all this is the closed form of two classes. lambda and
-temperature are voted on by finding. A site answers times its own mix of each finding, of the images
-in which it read it, of the federation's mean and of what EM says of unlabelled ones; it guesses the
-findings of these for the sums, as classes are. That its own images count more gained nothing
+A finding is two classes, without and with it, and its logit is the difference of their logits.
+Class means are over the images in which the finding was read. The second moment is over all images,
+read or not, so that it is sent once; `_discriminant.Classes` estimates the share of all images that
+have the finding. For a single finding that was read in every image this is the closed form of two
+classes. Sites vote on lambda and temperature for each finding separately. A site multiplies its
+answers by its own mix of each finding: from the images in which it read it, from the federation's
+mean, and from EM over its unlabelled images. It guesses the findings of unlabelled images for the
+sums as it does for classes. Giving own images more weight brought no gain for findings
 (docs/results/findings.md).
 """
 
@@ -24,12 +25,13 @@ from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema
 from fedapp.methods.base import Phases, Round, SiteContext, SiteReport
 from fedapp.methods.closed_form._contents import (
-    ALIKE,
     COUNT,
     GRID,
     GUESSED,
     GUESSES,
     LOGLIK,
+    MIN_LOGLIK,
+    MIX_METRICS,
     PRIOR,
     RIDGE,
     RIDGES,
@@ -39,8 +41,7 @@ from fedapp.methods.closed_form._contents import (
     TEMPERATURES,
     VOTE,
     VOTES,
-    WORST,
-    flat,
+    flat_head,
 )
 from fedapp.methods.closed_form._discriminant import (
     COUNTS,
@@ -49,26 +50,34 @@ from fedapp.methods.closed_form._discriminant import (
     Classes,
     Guesses,
     Sums,
-    added,
+    by_finding,
     guesses_schema,
-    pairs,
+    sum_of,
     sums_schema,
 )
-from fedapp.methods.closed_form._server import BEFORE, Lent, gathered, guessing, named, sent
-from fedapp.methods.closed_form._server import solved as solved_classes
-from fedapp.methods.closed_form._site import ClosedSite, counts, deciding
+from fedapp.methods.closed_form._server import (
+    LOG_PRIOR,
+    TaskModels,
+    contents_sent,
+    gather_sums,
+    refine_by_guesses,
+    server_contents,
+)
+from fedapp.methods.closed_form._server import solve as solved_classes
+from fedapp.methods.closed_form._site import ClosedSite, deciding_images, label_counts
 from fedapp.protocol.messages import ModelRef, Task
 
-ALIKES = "alike"
-"""Name of what goes with the sums: `priors.alike` of each finding, where sums hide it."""
+MIX_SUMS = "alike"
+"""Name of the tensor with `same_class_pair_sums` of each finding, sent with sums that are
+masked."""
 
 
 @dataclass(frozen=True, eq=False)
 class FindingSolution:
-    """What the server makes of all sums, as it travels; of each of F findings.
+    """What the server makes of all sums, for each of F findings.
 
-    weight [F, d], bias [F]: of logits, calibrated, at even odds. prior: [F, 2], as of `mean_mix`,
-    without and with it. ridge, temperature: [F], as of `Solution`. guessed: as there.
+    weight [F, d], bias [F]: of logits, calibrated, at even odds. prior: [F, 2], without and with
+    it, as of `mean_mix`. ridge, temperature: [F]. guessed: as in `Solution`.
     """
 
     weight: Tensor
@@ -79,9 +88,9 @@ class FindingSolution:
     guessed: float = 0.0
 
     def to_params(self) -> Params:
-        """Return it as it travels: vectors, float32."""
+        """Return the tensors that travel: float32 vectors."""
         return {
-            **flat(self.weight, self.bias),
+            **flat_head(self.weight, self.bias),
             PRIOR: self.prior.float().flatten(),
             RIDGE: self.ridge.float(),
             TEMPERATURE: self.temperature.float(),
@@ -90,7 +99,7 @@ class FindingSolution:
 
     @classmethod
     def from_params(cls, params: Params) -> "FindingSolution":
-        """Return what `to_params` wrote."""
+        """Return the solution that `to_params` wrote."""
         bias = params[HEAD_BIAS]
         return cls(
             params[HEAD_WEIGHT].view(len(bias), -1),
@@ -103,11 +112,11 @@ class FindingSolution:
 
     @property
     def common(self) -> Head:
-        """The heads that are everybody's."""
+        """The heads that all sites share."""
         return self.weight, self.bias
 
     def alone(self, features: Tensor, labels: Tensor) -> Head:
-        """Return the heads from a site's own labelled images, [n, d] and [n, F], n >= 1."""
+        """Return the heads made only of a site's own labelled images, [n, d] and [n, F], n >= 1."""
         heads = []
         for ridge, t, known in zip(self.ridge, self.temperature, labels.T, strict=True):
             read = known >= 0
@@ -118,7 +127,7 @@ class FindingSolution:
 
 
 def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
-    """Return the schemas of what travels in the place of that of F classes, `plain`, by role."""
+    """Return the schemas for findings, which replace those of F classes, `plain`; by role."""
     [size], [findings] = plain[SUMS][TOTAL][0], plain[SUMS][COUNTS][0]
     each, heads = torch.float32, len(RIDGES)
     head: Schema = {HEAD_WEIGHT: ((findings * size,), each), HEAD_BIAS: ((findings,), each)}
@@ -126,7 +135,7 @@ def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
     return {
         SUMS: {
             **sums_schema(2 * findings, size),
-            ALIKES: ((findings * len(ALIKE),), torch.float64),
+            MIX_SUMS: ((findings * len(MIX_METRICS),), torch.float64),
         },
         GRID: {name: ((heads * shape[0],), of) for name, (shape, of) in head.items()},
         GUESSES: guesses_schema(2 * findings, size),
@@ -138,7 +147,7 @@ def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
 def sums_of(known: Tensor, labels: Tensor, other: Tensor) -> Sums:
     """Return the sums over features [n, d] with labels [n, F], and over others [m, d].
 
-    Counts [2F] and sums [2F, d] are of the images in which a finding was read, the rest of all.
+    Counts [2F] and sums [2F, d] are over the images in which a finding was read, the rest over all.
     """
     every = Sums.of(known[:0], labels.new_empty(0), torch.cat([known, other]), 2 * labels.shape[1])
     image, of = (labels.cpu() >= 0).nonzero(as_tuple=True)
@@ -153,11 +162,11 @@ def sums_of(known: Tensor, labels: Tensor, other: Tensor) -> Sums:
 
 
 def logits(counts: Tensor, weights: Tensor, biases: Tensor) -> Head:
-    """Return the heads of a finding from those of its two classes: [..., d] and [...].
+    """Return the heads of a finding from the heads of its two classes: [..., d] and [...].
 
-    counts: [2]. weights: [..., 2, d]. biases: [..., 2]. Of one that no image shows, or that all do,
-    in which it was read, the logit is -`UNSEEN_CLASS_GAP` or `UNSEEN_CLASS_GAP`; of one that was
-    read in none it is 0.
+    counts: [2]. weights: [..., 2, d]. biases: [..., 2]. If none, or all, of the images in which it
+    was read show the finding, the logit is -`UNSEEN_CLASS_GAP`, or `UNSEEN_CLASS_GAP`; if it was
+    read in no image, 0.
     """
     if bool((counts > 0).all()):
         return weights[..., 1, :] - weights[..., 0, :], biases[..., 1] - biases[..., 0]
@@ -168,23 +177,23 @@ def logits(counts: Tensor, weights: Tensor, biases: Tensor) -> Head:
 # --- server ---------------------------------------------------------------------------------------
 
 
-def solved(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
-    """As `_server.solved`; of findings no site's own images count more."""
+def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
+    """Do the same as `_server.solve` for findings, where a site's own images never count more."""
     if not rnd.finds:
         return (yield from solved_classes(rnd, name, own, guesses))
-    lent, senders, replies = yield from gathered(rnd, name)
+    lent, senders, replies = yield from gather_sums(rnd, name)
     if not replies:
-        return named(rnd)
+        return server_contents(rnd)
     rows = [rnd.pool.read(rnd.pool.latest(k, SUMS)) for k in senders]
     every = [Sums.from_params(row) for row in rows]
-    total, seen = added(every), torch.stack([one.counts.view(-1, 2) for one in every])
+    total, seen = sum_of(every), torch.stack([one.counts.view(-1, 2) for one in every])
     if not total.counts.sum():
         raise RunError(
             "no site has read a finding, and the closed form needs some: label images at one site "
             "at least"
         )
     if rnd.masked:
-        both = zip(seen[0], rows[0][ALIKES].view(-1, len(ALIKE)).tolist(), strict=True)
+        both = zip(seen[0], rows[0][MIX_SUMS].view(-1, len(MIX_METRICS)).tolist(), strict=True)
         priors = [mean_mix_of_sums(*one) for one in both]
     else:
         priors = [mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]
@@ -199,21 +208,21 @@ def solved(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
 
     first = yield from _solution(rnd, total, prior, lent)
     most = guesses if any(rnd.facts[k].unlabelled for k in senders) else 0
-    solution = yield from guessing(rnd, first, most, (senders, lent), again)
+    solution = yield from refine_by_guesses(rnd, first, most, (senders, lent), again)
     rnd.pool.put(solution.to_params(), SOLUTION)
-    return named(rnd)
+    return server_contents(rnd)
 
 
 def _solution(
-    rnd: Round, sums: Sums, prior: Tensor, lent: Lent
+    rnd: Round, sums: Sums, prior: Tensor, lent: TaskModels
 ) -> Phases[tuple[FindingSolution, float]]:
-    """Return what sums make with what sites vote for by finding, and how likely all labels are."""
-    found = [_heads(one) for one in pairs(sums)]
+    """Return the solution by the candidates with most votes, and the labels' log-likelihood."""
+    found = [_heads(one) for one in by_finding(sums)]
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))
-    grid = rnd.pool.put(flat(weights, biases), GRID)
+    grid = rnd.pool.put(flat_head(weights, biases), GRID)
     replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
-    votes = [one[LOGLIK].double() for _, one in sent(rnd, replies, VOTES)]
-    likely = BEFORE + sum(votes, torch.zeros(len(found) * len(BEFORE))).view(len(found), -1)
+    votes = [one[LOGLIK].double() for _, one in contents_sent(rnd, replies, VOTES)]
+    likely = LOG_PRIOR + sum(votes, torch.zeros(len(found) * len(LOG_PRIOR))).view(len(found), -1)
     most, best = likely.max(1)
     ridge, place = best // len(TEMPERATURES), best % len(TEMPERATURES)
     each, t = torch.arange(len(found)), torch.tensor(TEMPERATURES)[place].double()
@@ -222,7 +231,7 @@ def _solution(
 
 
 def _heads(sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a finding's heads [L, d] and [L] for each of `RIDGES`, and what is added [L]."""
+    """Return a finding's heads [L, d] and [L] for each of `RIDGES`, and each ridge's level [L]."""
     count, size = len(RIDGES), len(sums.total)
     if not sums.counts.any():  # read in no image
         zero = torch.zeros(count, dtype=torch.float64)
@@ -236,22 +245,22 @@ def _heads(sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class FindingSite(ClosedSite):
-    """A site's side of it. Of F findings a mix is [F, 2]."""
+    """A site's side of the closed form of findings. A mix of F findings is [F, 2]."""
 
     def answer(self, task: Task) -> SiteReport:
-        """Do a task of the closed form; count what `mean_mix_of_sums` needs of each finding."""
+        """Do a task; for COUNT also report what `mean_mix_of_sums` needs for each finding."""
         if task.action != COUNT:
             return super().answer(task)
         found = sums_of(
             self.features(LABELLED), self.site.data.labels, self.features(UNLABELLED)
         ).to_params()
-        every = [same_class_pair_sums(own) for own in counts(self.site)]
-        found[ALIKES] = torch.tensor(every, dtype=torch.float64).flatten()
+        every = [same_class_pair_sums(own) for own in label_counts(self.site)]
+        found[MIX_SUMS] = torch.tensor(every, dtype=torch.float64).flatten()
         return SiteReport(contents={SUMS: found})
 
     def votes(self, task: Task) -> Params:
-        """Return how likely each lambda and temperature makes each finding of validation images."""
-        chosen = deciding(self.site)
+        """Return each finding's log-likelihood for each lambda and temperature."""
+        chosen = deciding_images(self.site)
         labels = self.site.data.val_labels.cpu()[chosen]
         seen = self.features(VAL).cpu()[chosen].double()
         grid, mix = self.site.contents(task.models[GRID][0]), self.mix_alone().log()
@@ -262,11 +271,12 @@ class FindingSite(ClosedSite):
             z[..., None] / torch.tensor(TEMPERATURES).double() + (mix[:, 1] - mix[:, 0])[:, None]
         )
         there = (2 * labels - 1)[:, None, :, None]
-        loglik = F.logsigmoid(there * heated).clamp_min(WORST) * (labels >= 0)[:, None, :, None]
+        was_read = (labels >= 0)[:, None, :, None]
+        loglik = F.logsigmoid(there * heated).clamp_min(MIN_LOGLIK) * was_read
         return {LOGLIK: loglik.sum(0).transpose(0, 1).flatten().float()}
 
     def guesses(self, task: Task) -> Guesses:
-        """Return the sums over the unlabelled images, in the findings that the head says."""
+        """Return the sums over unlabelled images, by the findings that the head predicts."""
         answers, mix = self._unlabelled(task)
         there = reweighted(answers, mix)
         both = torch.stack([1 - there, there], 2).flatten(1)
@@ -277,10 +287,10 @@ class FindingSite(ClosedSite):
         return FindingSolution.from_params(self.site.contents(task.models[SOLUTION][0]))
 
     def head(self, task: Task) -> Head:
-        """Return the common head: a site's own images count as others' do."""
+        """Return the common head, since a site's own images count as others' do."""
         return self.shared(task).common
 
 
-def side_of(name: str, task: Task, site: SiteContext, own_mix: bool = True) -> ClosedSite:
-    """Return a site's side of the closed form, of classes or of findings; as `ClosedSite.of`."""
+def closed_side_of(name: str, task: Task, site: SiteContext, own_mix: bool = True) -> ClosedSite:
+    """Return a site's side of the closed form, of classes or of findings (`ClosedSite.of`)."""
     return (FindingSite if site.data.finds else ClosedSite).of(name, task, site, own_mix)

@@ -1,4 +1,4 @@
-"""The server's side of the closed form: it asks for sums, adds and solves."""
+"""The server's side of the closed form: it asks for sums, adds them up, and solves."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,6 @@ from fedapp.learn.params import Params
 from fedapp.methods._summed import ADDED, NOISE_SHARE
 from fedapp.methods.base import Phases, Round
 from fedapp.methods.closed_form._contents import (
-    ALIKE,
     COUNT,
     FILTERS,
     FIRST,
@@ -27,15 +26,16 @@ from fedapp.methods.closed_form._contents import (
     GUESS,
     GUESSES,
     LASTING,
-    LEAD,
     LEARN,
     LOGLIK,
-    MEND,
     MIDDLE,
+    MIN_GAIN,
+    MIX_METRICS,
     NEXT,
     OWN_WEIGHTS,
     RELEASE,
     RELEASED,
+    REMEDY,
     RIDGES,
     SOLUTION,
     STEP,
@@ -44,63 +44,63 @@ from fedapp.methods.closed_form._contents import (
     TOTALS,
     VOTE,
     Solution,
-    flat,
-    voted_on,
+    flat_head,
+    votes_role,
 )
-from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, added
+from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, sum_of
 from fedapp.methods.closed_form._features import FROZEN
 from fedapp.methods.closed_form._protected import (
     SENSITIVITY,
     Released,
     classes_of,
-    middle_of,
+    middle_from_rows,
     solution_of,
 )
 from fedapp.privacy.accountant import Protection
 from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply
 
-LIKELY_RIDGE, LIKELY_TEMPERATURE = 1.0, 2.0
-"""lambda and temperature where no validation image says anything."""
+DEFAULT_RIDGE, DEFAULT_TEMPERATURE = 1.0, 2.0
+"""lambda and temperature where there is no validation image."""
 MOST_GUESSES = 8
-"""How often classes of unlabelled images are guessed where nobody says otherwise. It ends sooner
-where labels become no likelier: with many labels after one or two."""
-BEFORE = (
-    torch.tensor(
-        [
-            [
-                -(math.log(t / LIKELY_TEMPERATURE) ** 2) / 2 - math.log10(r / LIKELY_RIDGE) ** 2 / 2
-                for t in TEMPERATURES
-            ]
-            for r in RIDGES
-        ]
-    )
-    .flatten()
-    .double()
-)
-"""What speaks for each lambda and temperature before any image votes: log-normal."""
+"""Default limit of how often classes of unlabelled images are guessed. Guessing ends earlier where
+labels become no likelier: with many labels after one or two times."""
 
 
-class Travels(Protocol):
-    """A solution."""
+def _log_prior(ridge: float, temperature: float) -> float:
+    logs = math.log10(ridge / DEFAULT_RIDGE), math.log(temperature / DEFAULT_TEMPERATURE)
+    return -(logs[0] ** 2 + logs[1] ** 2) / 2
+
+
+LOG_PRIOR = torch.tensor([_log_prior(r, t) for r in RIDGES for t in TEMPERATURES]).double()
+"""Log-prior of each lambda and temperature, which is log-normal; votes are added to it."""
+
+
+NO_SUMS = "no site has sent sums, and the closed form is made of them: see above why"
+
+
+class HasParams(Protocol):
+    """A solution of classes or of findings."""
 
     def to_params(self) -> Params:
-        """Return it as it travels."""
+        """Return the tensors that travel."""
 
 
-Lent = dict[str, list[ModelRef]]
-"""What tasks name beside what they are for, by role."""
-Solved = TypeVar("Solved", bound=Travels)
-NONE_FIRST = torch.tensor([0.0] + [-LEAD] * (len(OWN_WEIGHTS) - 1), dtype=torch.float64)
-"""The same for each weight of a site's own images."""
+TaskModels = dict[str, list[ModelRef]]
+"""Contents that tasks name, by role."""
+Solved = TypeVar("Solved", bound=HasParams)
+OWN_WEIGHT_LOG_PRIOR = torch.tensor(
+    [0.0] + [-MIN_GAIN] * (len(OWN_WEIGHTS) - 1), dtype=torch.float64
+)
+"""Log-prior of each weight of a site's own images."""
 
 
-def solved(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
-    """Ask for the sums of all sites that have sent none, and solve where some came.
+def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
+    """Ask for the sums of all sites that have sent none, and solve if some came.
 
-    name: of the features. own: whether a site's own images may count more. guesses: how often the
-    classes of unlabelled images are guessed at most. Returns what tasks name: the server's newest
-    solution, and the filters, where these are learned. Raises RunError where no
-    site has sent sums, or none has a labelled image.
+    name: of the features. own: whether a site's own images may count more. guesses: the maximum
+    number of times that the classes of unlabelled images are guessed. Returns the contents that
+    tasks name from now on: the server's newest solution and, where features are learned, the
+    filters. Raises RunError where no site has sent sums, or none has a labelled image.
     """
     if rnd.protection is not None:
         return (yield from _protected(rnd, name, rnd.protection))
@@ -108,10 +108,10 @@ def solved(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
 
 
 def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
-    """Solve with what sites vote for; as `solved` otherwise."""
-    lent, senders, replies = yield from gathered(rnd, name)
+    """Solve with the candidates that sites vote for; the rest is as in `solve`."""
+    lent, senders, replies = yield from gather_sums(rnd, name)
     if not replies:
-        return named(rnd)
+        return server_contents(rnd)
     labels: list[Tensor] = []
 
     def sums_of(site: int) -> Sums:
@@ -119,7 +119,7 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         labels.append(sums.counts)
         return sums
 
-    total = added(map(sums_of, senders))
+    total = sum_of(map(sums_of, senders))
     if not total.counts.sum():
         raise RunError(
             "no site has a labelled image, and the closed form needs some: label images at one "
@@ -127,7 +127,7 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         )
     if rnd.masked:
         said = replies[0].metrics
-        prior = mean_mix_of_sums(total.counts, [said.get(name, 0.0) for name in ALIKE])
+        prior = mean_mix_of_sums(total.counts, [said.get(name, 0.0) for name in MIX_METRICS])
     else:
         prior = mean_mix(torch.stack(labels))
     solution, likely = yield from _solution(rnd, total, prior, lent)
@@ -139,45 +139,47 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         return replace(other, own_weight=before.own_weight, guessed=before.guessed + 1), its
 
     most = guesses if total.images > total.counts.sum() else 0
-    solution = yield from guessing(rnd, (solution, likely), most, (senders, lent), again)
+    solution = yield from refine_by_guesses(rnd, (solution, likely), most, (senders, lent), again)
     if own and solution.guessed:
         solution = yield from _with_own(rnd, solution, lent)
     rnd.pool.put(solution.to_params(), SOLUTION)
-    return named(rnd)
+    return server_contents(rnd)
 
 
-def guessing(
+def refine_by_guesses(
     rnd: Round,
     first: tuple[Solved, float],
     most: int,
-    asked: tuple[Sequence[int], Lent],
+    asked: tuple[Sequence[int], TaskModels],
     again: Callable[[Guesses, Solved], Phases[tuple[Solved, float]]],
 ) -> Phases[Solved]:
-    """Have sites guess and solve again while labels become likelier; return the best solution.
+    """Let sites guess and solve again while labels become likelier; return the best solution.
 
-    first: a solution, and how likely it makes the labels. most: guesses at most. asked: the sites,
-    and what their tasks name. again: returns what the sum of guesses makes, in the place of the
-    solution that they were made by.
+    first: a solution and the labels' log-likelihood. most: the maximum number of guesses. asked:
+    the sites, and the contents that their tasks name. again: returns the solution that follows from
+    a sum of guesses, and the labels' log-likelihood; its second argument is the solution by which
+    the guesses were made.
     """
     (solution, likely), (senders, lent) = first, asked
     for number in range(most):
         newest = rnd.pool.put(solution.to_params(), SOLUTION)
         replies = yield [rnd.task(k, GUESS, 0, {}, solution=[newest], **lent) for k in senders]
-        every = [Guesses.from_params(of) for _, of in sent(rnd, replies, GUESSES)]
+        every = [Guesses.from_params(of) for _, of in contents_sent(rnd, replies, GUESSES)]
         if not every:
             break
         other, its = yield from again(sum(every[1:], every[0]), solution)
-        if its <= likely - (0.0 if number else LEAD):
+        if its <= likely - (0.0 if number else MIN_GAIN):
             break
         solution, likely = other, its
     return solution
 
 
-def gathered(rnd: Round, name: str) -> Phases[tuple[Lent, list[int], Sequence[Reply]]]:
+def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:
     """Ask for the sums of all sites that have sent none.
 
-    Returns what tasks name of the features, the sites whose sums are there, and the replies that
-    came now; without any nothing is to be solved. Raises RunError where there are no sums at all.
+    Returns the contents that tasks name for the features, the sites whose sums are known, and the
+    new replies; without new replies there is nothing to solve. Raises RunError where there are no
+    sums at all.
     """
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
     if not fresh:
@@ -186,54 +188,56 @@ def gathered(rnd: Round, name: str) -> Phases[tuple[Lent, list[int], Sequence[Re
     replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
     senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
     if not senders:
-        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
+        raise RunError(NO_SUMS)
     return lent, senders, replies
 
 
 def _protected(rnd: Round, name: str, protection: Protection) -> Phases[dict[str, list[ModelRef]]]:
-    """Solve from noisy sums, once of each site, and ask for nothing else."""
+    """Solve from noisy sums, which each site sends once; nothing else is asked for."""
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, RELEASED)]
     if not fresh:
-        return named(rnd)
+        return server_contents(rnd)
     classes, size = len(rnd.facts[rnd.sites[0]].classes), _fixed_size(rnd, name)
     if not rnd.pool.has(SERVER_SITE, MIDDLE):
         yield from _middle(rnd, fresh)
-    given = named(rnd, FILTERS, MIDDLE)
+    given = server_contents(rnd, FILTERS, MIDDLE)
     replies = yield [rnd.task(site, RELEASE, 0, {}, **given) for site in fresh]
     senders = [site for site in rnd.everybody if rnd.pool.has(site, RELEASED)]
     if not senders:
-        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
+        raise RunError(NO_SUMS)
     if not replies:
-        return named(rnd)
+        return server_contents(rnd)
     middle = rnd.pool.read(rnd.pool.common(MIDDLE))[MIDDLE]
     rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
     total = reduce(add, (Released.from_params(row, classes, size) for row in rows))
     variance: float = len([site for site in senders if site != SERVER_SITE])
     if rnd.masked:
-        variance = variance_of(replies[0].metrics)
+        variance = noise_variance(replies[0].metrics)
     noise = protection.release_multiplier * SENSITIVITY * math.sqrt(variance)
     solution = solution_of(classes_of(total, noise, middle))
     rnd.pool.put(solution.to_params(), SOLUTION)
-    return named(rnd)
+    return server_contents(rnd)
 
 
-def variance_of(metrics: Mapping[str, float]) -> float:
-    """Return the variance of the noise in a masked sum, in units of the account's.
+def noise_variance(metrics: Mapping[str, float]) -> float:
+    """Return the variance of the noise in a masked sum, in units of the variance that is required.
 
-    metrics: of the sum. Each site says how much it has added. The account's own is certain, and no
-    site adds more than that by itself; a sum that says otherwise, by a hostile site or by rounding,
-    is taken for the nearest that can be.
+    metrics: of the sum, in which each site reports how much noise it has added. The required noise
+    is certain, and no site adds more than that by itself: a sum that says otherwise, because of a
+    hostile site or of rounding, is replaced by the nearest possible value.
     """
     return min(max(metrics[NOISE_SHARE], 1.0), max(metrics[ADDED], 1.0))
 
 
 def _middle(rnd: Round, sites: Sequence[int]) -> Phases[None]:
-    """Make the middle of all images from noisy totals. Raises RunError where none came."""
-    replies = yield [rnd.task(site, RELEASE, 0, {}, **named(rnd, FILTERS)) for site in sites]
-    every = [row[TOTALS] for _, row in sent(rnd, replies, TOTALS)]
+    """Compute the mean of all images from noisy rows. Raises RunError where none came."""
+    replies = yield [
+        rnd.task(site, RELEASE, 0, {}, **server_contents(rnd, FILTERS)) for site in sites
+    ]
+    every = [row[TOTALS] for _, row in contents_sent(rnd, replies, TOTALS)]
     if not every:
-        raise RunError("no site has sent sums, and the closed form is made of them: see above why")
-    rnd.pool.put({MIDDLE: middle_of(torch.stack(every).sum(0))}, MIDDLE)
+        raise RunError(NO_SUMS)
+    rnd.pool.put({MIDDLE: middle_from_rows(torch.stack(every).sum(0))}, MIDDLE)
 
 
 def _fixed_size(rnd: Round, name: str) -> int:
@@ -255,14 +259,14 @@ def _fixed_size(rnd: Round, name: str) -> int:
 def _solution(
     rnd: Round, sums: Sums, prior: Tensor, lent: Mapping[str, Sequence[ModelRef]]
 ) -> Phases[tuple[Solution, float]]:
-    """Return what sums of all sites make with the best lambda and temperature, and how likely.
+    """Return the solution of all sums with the best lambda and temperature, and its likelihood.
 
-    prior: as of `mean_mix`. lent: what tasks name beside.
+    prior: as of `mean_mix`. lent: further contents that tasks name.
     """
     classes = Classes.of(sums)
     weights, biases = classes.heads(RIDGES)
-    grid = rnd.pool.put(flat(weights, biases), GRID)
-    best, likely = yield from elected(rnd, BEFORE, {GRID: [grid], **lent})
+    grid = rnd.pool.put(flat_head(weights, biases), GRID)
+    best, likely = yield from elect(rnd, LOG_PRIOR, {GRID: [grid], **lent})
     ridge, place = divmod(best, len(TEMPERATURES))
     t, level = TEMPERATURES[place], classes.level(RIDGES[ridge])
     return Solution(classes, weights[ridge] / t, biases[ridge] / t, prior, level, t), likely
@@ -271,27 +275,27 @@ def _solution(
 def _with_own(
     rnd: Round, solution: Solution, lent: Mapping[str, Sequence[ModelRef]]
 ) -> Phases[Solution]:
-    """Return the solution with the weight of a site's own images that all sites vote for."""
+    """Return the solution with the weight of own images that gets most votes of all sites."""
     newest = rnd.pool.put(solution.to_params(), SOLUTION)
-    best, _ = yield from elected(rnd, NONE_FIRST, {SOLUTION: [newest], **lent})
+    best, _ = yield from elect(rnd, OWN_WEIGHT_LOG_PRIOR, {SOLUTION: [newest], **lent})
     return replace(solution, own_weight=OWN_WEIGHTS[best])
 
 
-def named(rnd: Round, *made: str) -> dict[str, list[ModelRef]]:
-    """Return what the server made, by role, as tasks name it; made: of these roles alone."""
+def server_contents(rnd: Round, *made: str) -> dict[str, list[ModelRef]]:
+    """Return what the server has made, by role, as tasks name it. made: only these roles."""
     made = made or LASTING
     return {role: [rnd.pool.common(role)] for role in made if rnd.pool.has(SERVER_SITE, role)}
 
 
 def features_of(rnd: Round, name: str) -> Phases[dict[str, list[ModelRef]]]:
-    """Have the features, learned where these are to be; return what tasks name of them."""
+    """Learn the features if they must be learned; return the contents that tasks name for them."""
     if not rnd.pool.has(SERVER_SITE, FILTERS):
         yield from _learned(rnd, name)
-    return named(rnd, FILTERS)
+    return server_contents(rnd, FILTERS)
 
 
 def _learned(rnd: Round, name: str) -> Phases[None]:
-    """Learn the features from the sums of all sites, where these are to be learned."""
+    """Learn the features from sums of all sites, if they must be learned."""
     if name == FROZEN:
         rnd.pool.put(rnd.pool.read(rnd.pool.common()), FILTERS)
         return
@@ -303,10 +307,10 @@ def _learned(rnd: Round, name: str) -> Phases[None]:
         tasks = [rnd.task(k, LEARN, 0, {STEP: step}, filters=[ref]) for k in rnd.everybody]
         replies = yield tasks
         total: Params = {}
-        for site, sums in sent(rnd, replies, role):
+        for site, sums in contents_sent(rnd, replies, role):
             facts = rnd.facts[site]
             if why := features.impossible(step, sums, facts.training):
-                rnd.say(f"{facts.display_name}: its {role} are left out: {why}: {MEND}")
+                rnd.say(f"{facts.display_name}: its {role} are left out: {why}: {REMEDY}")
             else:
                 total = {n: of + total[n] if total else of for n, of in sums.items()}
         if total:
@@ -314,23 +318,23 @@ def _learned(rnd: Round, name: str) -> Phases[None]:
     rnd.pool.put(features.state_dict(), FILTERS)
 
 
-def elected(
+def elect(
     rnd: Round, before: Tensor, models: Mapping[str, Sequence[ModelRef]]
 ) -> Phases[tuple[int, float]]:
     """Let all sites vote; return the number of the likeliest candidate, and its log-likelihood.
 
-    Of equal ones it is the first. before: [N], what is added to each one's log-likelihood of all
-    sites' labels: where few images can vote, or all candidates answer them, it decides. models:
-    what the task names: the candidates are of a grid, or of a solution.
+    Among equal ones it is the first. before: [N], the log-prior of each candidate, which decides
+    where few images can vote or all candidates answer them. models: what the tasks name; the
+    candidates come from a grid or a solution.
     """
     replies = yield [rnd.task(site, VOTE, 0, {}, **models) for site in rnd.sites]
-    every = [votes[LOGLIK].double() for _, votes in sent(rnd, replies, voted_on(models))]
+    every = [votes[LOGLIK].double() for _, votes in contents_sent(rnd, replies, votes_role(models))]
     total = torch.stack([before, *every]).sum(0)
     return int(total.argmax()), float(total.max())
 
 
-def sent(rnd: Round, replies: Sequence[Reply], role: str) -> Iterator[tuple[int, Params]]:
-    """Yield what was sent of a role, with the site; what did not come is not missed."""
+def contents_sent(rnd: Round, replies: Sequence[Reply], role: str) -> Iterator[tuple[int, Params]]:
+    """Yield the contents of a role that arrived, each with its site; missing ones are skipped."""
     for reply in replies:
         if role in reply.contents:
             yield reply.site, rnd.pool.read(rnd.pool.latest(reply.site, role))

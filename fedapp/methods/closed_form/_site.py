@@ -1,4 +1,4 @@
-"""A site's side of the closed form: it counts, votes, and answers."""
+"""A site's side of the closed form: it computes sums, votes, and answers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,6 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.uncertainty import scoring_batches
 from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.closed_form._contents import (
-    ALIKE,
     COUNT,
     FILTERS,
     GRID,
@@ -31,6 +30,8 @@ from fedapp.methods.closed_form._contents import (
     LEARN,
     LOGLIK,
     MIDDLE,
+    MIN_LOGLIK,
+    MIX_METRICS,
     OWN_WEIGHTS,
     RELEASE,
     RIDGES,
@@ -38,16 +39,15 @@ from fedapp.methods.closed_form._contents import (
     STEP,
     TEMPERATURES,
     TOTALS,
-    WORST,
     Solution,
-    owed,
+    role_asked_for,
 )
-from fedapp.methods.closed_form._discriminant import Guesses, Sums, bounded
+from fedapp.methods.closed_form._discriminant import Guesses, Sums, raise_unseen_logits
 from fedapp.methods.closed_form._features import FROZEN, Coordinates, features_for
-from fedapp.methods.closed_form._protected import Released, chosen_at_home, shortened, totals
+from fedapp.methods.closed_form._protected import Released, chosen_at_home, clipped_rows, first_row
 from fedapp.protocol.messages import Evaluation, Task
 
-_READ: dict[str, Solution] = {}
+_LAST_SOLUTION: dict[str, Solution] = {}
 """The solution that this process read last, by digest: all its sites ask for the same."""
 
 
@@ -55,9 +55,9 @@ _READ: dict[str, Solution] = {}
 class ClosedSite:
     """A site's side of the closed form.
 
-    name: of the features. map: these, ready for the site's device. made: what they depend on.
-    own_mix: whether answers are times the site's class mix. coordinates: in which heads are, where
-    single images are protected; None: heads are over features.
+    name: of the features. map: computes them, on the site's device. made: identifies what they
+    depend on. own_mix: whether answers are multiplied by the site's class mix. coordinates: of the
+    heads where single images are protected; None: heads are over features.
     """
 
     site: SiteContext
@@ -69,7 +69,7 @@ class ClosedSite:
 
     @classmethod
     def of(cls, name: str, task: Task, site: SiteContext, own_mix: bool = True) -> "ClosedSite":
-        """Return it for features of this name, with what the task names of them."""
+        """Return it for features of this name, with the filters that the task names."""
         filters = task.models.get(FILTERS, ())
         if name == FROZEN:
             site.load(filters[0])  # and not the site's own model, which learns
@@ -90,17 +90,19 @@ class ClosedSite:
         elif task.action == COUNT:
             found = self.sums().to_params()
             if task.sum is not None:  # else the server has the counts of each site
-                metrics = dict(zip(ALIKE, same_class_pair_sums(counts(self.site)), strict=True))
+                metrics = dict(
+                    zip(MIX_METRICS, same_class_pair_sums(label_counts(self.site)), strict=True)
+                )
         elif task.action == GUESS:
             found = self.guesses(task).to_params()
         elif task.action == RELEASE:
             found = self.released(task)
         else:
             found = self.votes(task)
-        return SiteReport(contents={owed(task): found}, metrics=metrics)
+        return SiteReport(contents={role_asked_for(task): found}, metrics=metrics)
 
     def patches(self, step: int) -> Params:
-        """Return the sums of patches of all the site's training images."""
+        """Return the sums of patches over all the site's training images."""
         assert isinstance(self.map, LearnedFeatures)
         found: Params = {}
         for images in self.site.data.training:
@@ -116,42 +118,43 @@ class ClosedSite:
         return Sums.of(known, data.labels, other, data.num_classes)
 
     def released(self, task: Task) -> Params:
-        """Return the row that a task asks for, without noise: see `_protected`."""
-        data, middle, role = self.site.data, None, owed(task)
+        """Return the row that a task asks for, before noise is added (`_protected`)."""
+        data, middle, role = self.site.data, None, role_asked_for(task)
         if role != TOTALS:
             middle = self.site.contents(task.models[MIDDLE][0])[MIDDLE]
-        known, others = (shortened(self.features(part), middle) for part in (LABELLED, UNLABELLED))
+        both = map(self.features, (LABELLED, UNLABELLED))
+        known, others = (clipped_rows(features, middle) for features in both)
         patients = None
         if data.by_patient and len(known) + len(others):
             there = [part for part in (LABELLED, UNLABELLED) if len(data.parts[part])]
             patients = torch.cat([data.patients[part] for part in there])
         if role == TOTALS:
-            return totals(torch.cat([known, others]), patients)
+            return first_row(torch.cat([known, others]), patients)
         labels = data.labels.cpu()
         return Released.of(known, labels, data.num_classes, others, patients).to_params()
 
     def guesses(self, task: Task) -> Guesses:
-        """Return the sums over the unlabelled images, in the classes that the own head says."""
+        """Return the sums over unlabelled images, by the classes that the site's head predicts."""
         answers, mix = self._unlabelled(task)
         return Guesses.of(self.features(UNLABELLED).cpu(), reweighted(answers, mix))
 
     def votes(self, task: Task) -> Params:
-        """Return how likely the candidates make the labels of the deciding validation images."""
-        chosen = deciding(self.site)
+        """Return the log-likelihood of the deciding validation labels under each candidate."""
+        chosen = deciding_images(self.site)
         labels = self.site.data.val_labels.cpu()[chosen]
         seen = self.features(VAL).cpu()[chosen].double()
         mix, rows = self.mix_alone().log(), torch.arange(len(labels))
         loglik = []
         for weight, bias in self.candidates(task):
-            logits = bounded(seen @ weight.double().T + bias.double())
+            logits = raise_unseen_logits(seen @ weight.double().T + bias.double())
             logs = torch.log_softmax(logits + mix, dim=1)
-            loglik.append(logs[rows, labels].clamp_min(WORST).sum())
+            loglik.append(logs[rows, labels].clamp_min(MIN_LOGLIK).sum())
         return {LOGLIK: torch.stack(loglik).float()}
 
     def candidates(self, task: Task) -> Iterator[Head]:
-        """Yield a head for every lambda and temperature of a grid that the task names.
+        """Yield a head for every lambda and temperature of the grid that a task names.
 
-        Or, of a solution, for every weight of the site's own labelled images.
+        If the task names a solution instead: for every weight of the site's own labelled images.
         """
         if GRID in task.models:
             grid = self.site.contents(task.models[GRID][0])
@@ -165,10 +168,10 @@ class ClosedSite:
     def shared(self, task: Task) -> Solution:
         """Return the solution that a task names, as the server made it."""
         ref = task.models[SOLUTION][0]
-        if ref.digest not in _READ:
-            _READ.clear()
-            _READ[ref.digest] = Solution.from_params(self.site.contents(ref))
-        return _READ[ref.digest]
+        if ref.digest not in _LAST_SOLUTION:
+            _LAST_SOLUTION.clear()
+            _LAST_SOLUTION[ref.digest] = Solution.from_params(self.site.contents(ref))
+        return _LAST_SOLUTION[ref.digest]
 
     def solution(self, task: Task) -> Solution:
         """Return the solution that a task names, as the site uses it."""
@@ -176,13 +179,13 @@ class ClosedSite:
         return found if self.site.protection is None else self._at_home(found, task)
 
     def _at_home(self, solution: Solution, task: Task) -> Solution:
-        """Return the solution at a temperature and a weight of own images of the site's choice.
+        """Return the solution with the site's own temperature and weight of own images.
 
         They are chosen once for a solution, by labels without noise.
         """
 
         def chosen_here() -> Tensor:
-            chosen = deciding(self.site)
+            chosen = deciding_images(self.site)
             seen = self.features(VAL).cpu()[chosen], self.site.data.val_labels.cpu()[chosen]
             return chosen_at_home(solution, self.known(), seen, self.mix_alone())
 
@@ -191,7 +194,7 @@ class ClosedSite:
         return solution.tempered(temperature, own)
 
     def _of(self, task: Task) -> str:
-        """Return what all that is solved here depends on: the features and the solution."""
+        """Return what identifies results that depend on the features and the solution."""
         return self.made + task.models[SOLUTION][0].digest
 
     def known(self) -> tuple[Tensor, Tensor]:
@@ -199,9 +202,9 @@ class ClosedSite:
         return self.features(LABELLED).cpu(), self.site.data.labels.cpu()
 
     def head(self, task: Task) -> Head:
-        """Return the site's own head, its labelled images counting more as the solution says.
+        """Return the site's own head, in which its labelled images count more as the solution says.
 
-        It is solved once for a solution.
+        It is computed once for a solution.
         """
 
         def solved() -> Head:
@@ -212,24 +215,24 @@ class ClosedSite:
         return found
 
     def mix(self, task: Task) -> Tensor:
-        """Return the site's class mix, from its own head's answers to unlabelled images too."""
+        """Return the site's class mix, which also uses its head's answers to unlabelled images."""
         return self._unlabelled(task)[1]
 
     def _unlabelled(self, task: Task) -> tuple[Tensor, Tensor]:
-        """Return the own head's answers to the unlabelled images [n, C], and the class mix.
+        """Return the site's head's answers to the unlabelled images [n, C], and the class mix.
 
-        Where images differ by site the common head may know hardly any of them.
+        The own head is used because the common one may answer badly where images differ by site.
         """
         finds = self.site.data.finds
         [answers] = answers_from_features(self.head(task), [self.features(UNLABELLED)], finds)
-        return answers, site_mix(counts(self.site), answers, self.solution(task).prior)
+        return answers, site_mix(label_counts(self.site), answers, self.solution(task).prior)
 
     def mix_alone(self) -> Tensor:
-        """Return the class mix as the site's labels alone say it."""
-        return class_mix(counts(self.site), torch.empty(0, self.site.data.num_classes))
+        """Return the class mix according to the site's labels only."""
+        return class_mix(label_counts(self.site), torch.empty(0, self.site.data.num_classes))
 
     def every(self, task: Task) -> dict[str, tuple[Head, Tensor]]:
-        """Return the head of each answer that the site has, and the class mix it is times.
+        """Return, for each answer that the site has, its head and the class mix that multiplies it.
 
         "alone": from the site's own labelled images; absent at a site without any.
         """
@@ -243,7 +246,7 @@ class ClosedSite:
         return found
 
     def measured(self, task: Task, names: Mapping[str, str]) -> dict[str, Evaluation]:
-        """Measure answers of `every` on both parts; names: under which name each goes."""
+        """Evaluate answers of `every` on both parts. names: the name of each in the results."""
         found, results = self.every(task), {}
         sets = [self.features(part) for part in (VAL, TEST)]
         for answer, name in names.items():
@@ -258,7 +261,7 @@ class ClosedSite:
         return results
 
     def predictor(self, answer: str, task: Task) -> Predictor:
-        """Return what gives an answer of `every`."""
+        """Return the predictor of an answer of `every`."""
         head, mix = self.every(task)[answer]
         if self.coordinates is not None:
             head = self.coordinates.over_features(head)
@@ -281,10 +284,11 @@ class ClosedSite:
         return found
 
 
-def counts(site: SiteContext) -> Tensor:
-    """Return the numbers of labelled images of each class, [C]; of findings without, with: [F, 2].
+def label_counts(site: SiteContext) -> Tensor:
+    """Return the numbers of labelled images of each class, [C].
 
-    Where a finding was not read, the image counts in neither.
+    For findings: without and with each, [F, 2]; an image in which it was not read counts in
+    neither.
     """
     if site.data.finds:
         labels = site.data.labels.cpu()
@@ -292,11 +296,11 @@ def counts(site: SiteContext) -> Tensor:
     return torch.bincount(site.data.labels.cpu(), minlength=site.data.num_classes)
 
 
-def judged(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what answers are held against: N samples of C classes [N, C], labels [N], group [N].
+def samples_of(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return answers and labels as samples of classes: [N, C], labels [N], group [N].
 
-    An image is a sample, all of one group. Of findings, answers and labels [n, F], each that was
-    read is one, of two classes; its group is the finding.
+    An image is a sample, all in one group. For findings, with answers and labels [n, F], each
+    finding that was read is a sample of two classes; its group is the finding.
     """
     if labels.ndim == 1:
         return answers, labels, torch.zeros_like(labels)
@@ -305,11 +309,12 @@ def judged(answers: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.stack([1 - there, there], 1), labels[image, of], of
 
 
-def deciding(site: SiteContext) -> Tensor:
-    """Return the validation images whose labels may decide something, int64 [n].
+def deciding_images(site: SiteContext) -> Tensor:
+    """Return the validation images whose labels may be used for a decision, int64 [n].
 
-    On a real site all have labels that the site gave. In simulation all are there for measuring,
-    but a site decides by as large a share as it has labels of its training images.
+    At a real site these are all: the site labelled them. In a simulation all have labels for
+    evaluation, but a site may use only as large a share of them as it has labels of its training
+    images.
     """
     count = len(site.data.val_labels)
     if site.data.audit is None:

@@ -1,12 +1,12 @@
 """One round: class statistics of fixed features, solved in closed form; no network is trained.
 
-Sites send sums, the server adds them and solves (`_discriminant`); since sums are added, that
-solution is the one of all images in one place, whatever the split. A site answers with the common
-head, or with one in which its own labelled images count more where all sites' validation images
-want that, times its own mix of classes (`learn.class_priors`). By that answer sites guess the
-classes of their unlabelled images, and class means are made of these too; from here on the split
-matters (`guesses`). Of findings there is a solution each (`_findings`), which differs between sites
-by their odds alone. The features are fixed, by name (`learn.features`): all of it takes seconds.
+Sites send sums; the server adds them up and solves (`_discriminant`). Since sums can be added, the
+solution is that of all images in one place, however they are split. A site answers with the common
+head, or with a head in which its own labelled images count more if all sites' validation images
+favour that, times its own mix of classes (`learn.class_priors`). With that answer sites guess the
+classes of their unlabelled images, and class means use these too; from then on the split matters
+(`guesses`). Findings have a solution each (`_findings`), which differs between sites only by their
+odds. The features are fixed and chosen by name (`learn.features`). A run takes seconds.
 """
 
 from collections.abc import Mapping
@@ -36,24 +36,24 @@ from fedapp.methods.base import (
     SiteReport,
 )
 from fedapp.methods.closed_form._contents import (
-    ALIKE,
     GUESSED,
+    MIX_METRICS,
     OPTIONAL,
     RELEASE,
     SOLUTION,
     Solution,
     check_closed,
-    check_owed,
+    check_role_asked_for,
     closed_schemas,
-    lasting,
-    owed,
+    lasting_contents,
+    role_asked_for,
 )
 from fedapp.methods.closed_form._features import (
     FeatureName,
     feature_incompatibilities,
-    learned_features,
+    learned_features_reason,
 )
-from fedapp.methods.closed_form._findings import finding_schemas, side_of, solved
+from fedapp.methods.closed_form._findings import closed_side_of, finding_schemas, solve
 from fedapp.methods.closed_form._protected import SENSITIVITY
 from fedapp.methods.closed_form._server import MOST_GUESSES
 from fedapp.methods.closed_form._site import ClosedSite
@@ -63,7 +63,7 @@ from fedapp.protocol.messages import EVALUATE, Evaluation, Reply, SiteFacts, Tas
 
 @plain_dataclass(frozen=True)
 class Solved(MethodState):
-    """What was chosen, for people to read."""
+    """The chosen settings, for people to read."""
 
     ridge: float = 0.0
     temperature: float = 0.0
@@ -71,7 +71,7 @@ class Solved(MethodState):
     guessed: float = 0.0
 
     def in_summary(self) -> Mapping[str, float]:
-        """lambda, temperature, the weight of own images, how often classes were guessed."""
+        """lambda, temperature, the weight of own images, and the number of guesses."""
         return {
             "closed_ridge": self.ridge,
             "closed_temperature": self.temperature,
@@ -81,15 +81,15 @@ class Solved(MethodState):
 
 
 class NoisySums(ImageLevel):
-    """What leaves a site are sums, once, with noise."""
+    """A protected site sends sums with noise, once."""
 
     def released(self, task: Task, site: SiteContext) -> frozenset[str]:
-        """Return what the task asks for."""
-        return frozenset({owed(task)} - {""})
+        """Return the role that the task asks for."""
+        return frozenset({role_asked_for(task)} - {""})
 
     def sensitivity(self, task: Task, site: SiteContext) -> Mapping[str, float]:
-        """Return what one image changes in the sums that get noise."""
-        return {owed(task): SENSITIVITY} if task.action == RELEASE else {}
+        """Return how much one image changes the sums that get noise."""
+        return {role_asked_for(task): SENSITIVITY} if task.action == RELEASE else {}
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -99,7 +99,7 @@ class OneRound(Method[Solved]):
     name: ClassVar[str] = "one_round"
     image_level: ClassVar[ImageLevel | None] = NoisySums()
     sums_suffice: ClassVar[bool] = True
-    counted: ClassVar[tuple[str, ...]] = (*ALIKE, NOISE_SHARE)
+    counted: ClassVar[tuple[str, ...]] = (*MIX_METRICS, NOISE_SHARE)
     state: ClassVar[type[MethodState]] = Solved
     begins: ClassVar[str] = "solution"
     optional: ClassVar[frozenset[str]] = OPTIONAL
@@ -109,18 +109,18 @@ class OneRound(Method[Solved]):
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the common head, or the one in which its own images count more."""
     guesses: NonNegativeInt = MOST_GUESSES
-    """How often sites guess the classes of their unlabelled images at most, for class means of all
-    images. 0: class means are of labelled images alone, and the common answer is the same whatever
+    """How often at most sites guess the classes of their unlabelled images, so that class means use
+    these too. 0: class means are of labelled images only, and the common answer does not depend on
     the split."""
     own_mix: bool = True
-    """Answers are times the site's own mix of classes. False: all classes are taken for equally
-    frequent, where the images to be answered are of another mix than the site's."""
+    """Multiply answers by the site's own class mix. False: treat all classes as equally frequent,
+    for images whose mix differs from the site's."""
 
     # --- server -----------------------------------------------------------------------------------
 
     def server_round(self, state: Solved, rnd: Round) -> Phases[Solved]:
-        """Solve where sums of new sites came; let every site measure."""
-        lent = yield from solved(rnd, self.features, self.answer == "tuned", self.guesses)
+        """Solve when sums of new sites came; let every site evaluate."""
+        lent = yield from solve(rnd, self.features, self.answer == "tuned", self.guesses)
         yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
         params = rnd.pool.read(lent[SOLUTION][0])
         if rnd.finds:  # lambda and temperature are by finding
@@ -138,8 +138,8 @@ class OneRound(Method[Solved]):
     def incompatibilities(
         self, conditions: Conditions, why: Reasons = NO_REASONS
     ) -> list[Incompatibility]:
-        """Features that cannot be had; learned ones, where single images are protected."""
-        reasons = {"privacy.epsilon": learned_features(self.features)}
+        """The features must fit the inputs, and must not be learned where images are protected."""
+        reasons = {"privacy.epsilon": learned_features_reason(self.features)}
         found = super().incompatibilities(conditions, {**reasons, **why})
         return found + feature_incompatibilities(self.features, conditions)
 
@@ -150,26 +150,26 @@ class OneRound(Method[Solved]):
         return found | finding_schemas(found) if model.finds else found
 
     def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
-        """Refuse an answer without what was asked for."""
-        check_owed(task, reply)
+        """Refuse a reply without the content that was asked for."""
+        check_role_asked_for(task, reply)
 
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
     ) -> None:
-        """Refuse sums that no images of this site have."""
+        """Refuse sums that no images of this site can have."""
         check_closed(arrived, facts)
 
     def summed(self, task: Task) -> Mapping[str, bool]:
-        """All that sites send are sums."""
-        return {role: False} if (role := owed(task)) else {}
+        """Everything that sites send is added up."""
+        return {role: False} if (role := role_asked_for(task)) else {}
 
     # --- site -------------------------------------------------------------------------------------
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Count and vote, or measure; once, since a solution stays."""
+        """Compute sums or votes, or evaluate; that is cached, since a solution does not change."""
         closed = self._closed(task, site)
         if task.action != EVALUATE:
-            return replace(closed.answer(task), holds=lasting(task))
+            return replace(closed.answer(task), holds=lasting_contents(task))
 
         def measured() -> dict[str, Evaluation]:
             results = closed.measured(task, {name: name for name in ("common", "tuned", "alone")})
@@ -177,7 +177,7 @@ class OneRound(Method[Solved]):
 
         solution = task.models[SOLUTION][0].digest
         results = site.cache.get_or_make("measured", measured, of=solution)
-        return SiteReport(evaluations=results, holds=lasting(task))
+        return SiteReport(evaluations=results, holds=lasting_contents(task))
 
     def used(self, task: Task, site: SiteContext, answer: str = "") -> dict[str, Predictor]:
         """Return one head over the features, times a class mix."""
@@ -185,7 +185,7 @@ class OneRound(Method[Solved]):
         return {answer: self._closed(task, site).predictor(answer, task)}
 
     def _closed(self, task: Task, site: SiteContext) -> ClosedSite:
-        return side_of(self.features, task, site, self.own_mix)
+        return closed_side_of(self.features, task, site, self.own_mix)
 
 
 METHOD = OneRound

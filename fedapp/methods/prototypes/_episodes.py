@@ -1,6 +1,6 @@
-"""Training by episodes: some images of each class make its prototype, others are asked about.
+"""Training by episodes: some images of each class make its prototype, others are classified by it.
 
-Each step draws an episode anew. Without labels of a class its prototype comes from other sites.
+Each step draws a new episode. The prototype of a class without labels comes from other sites.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from fedapp.learn.steps import Step
 
 @dataclass(frozen=True)
 class Shape:
-    """Images of an episode. support: per class, >= 1, for its prototype. query: others, >= 1."""
+    """Images of a class in an episode: `support` for its prototype, `query` to classify."""
 
     support: int
     query: int
@@ -35,10 +35,10 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class Teaching:
-    """What unlabelled images are learned by.
+    """What unlabelled images are learned from.
 
     prototypes: of H >= 1 sites, [H, C, d], each completed by the others. thresholds: T(k), [C].
-    temperature: of sharpening, > 0. weight: lambda of their loss, > 0.
+    temperature: for sharpening, > 0. weight: lambda of their loss, > 0.
     """
 
     prototypes: Prototypes
@@ -50,11 +50,12 @@ class Teaching:
 def episodes(
     work: LocalTraining, shape: Shape, distance: Distance, teaching: Teaching | None
 ) -> Iterator[Step]:
-    """L_s + lambda L_u (FlexProtoFSSL, Eqs. 11 and 12), an episode a step.
+    """L_s + lambda L_u (FlexProtoFSSL, Eqs. 11 and 12), one episode a step.
 
-    Each has `shape` of the labelled images and B unlabelled ones, or all that there are. A pass is
-    as many episodes as would show the larger part once. teaching: None: from labels alone. No step
-    where there is nothing to ask: no class with two labelled images, no unlabelled image.
+    Each has `shape` of the labelled images and B unlabelled ones, or as many as there are. A pass
+    has as many episodes as would show the larger part once. teaching: None: learn from labels only.
+    There is no step where nothing can be learned: no class has two labelled images, and there is no
+    unlabelled image.
     """
     data, labels = work.data, work.data.labels.cpu()
     members = [(labels == k).nonzero().flatten() for k in range(data.num_classes)]
@@ -68,7 +69,7 @@ def episodes(
 
     def epoch() -> Iterator[Step]:
         for _ in range(count):
-            support, query = drawn(members, shape, work.shuffle)
+            support, query = draw_episode(members, shape, work.shuffle)
             other = torch.randperm(others, generator=work.shuffle)[:size]
             known = torch.cat([support, query]).to(data.labelled.device)
             images = torch.cat([data.labelled[known], data.unlabelled[other.to(known.device)]])
@@ -80,27 +81,29 @@ def episodes(
         f_s, f_q, f_u = embeddings.split([len(support), len(query), size])
         own = class_means(f_s, support, data.num_classes)
         if teaching is None:
-            return asked(log_answers(f_q, own, distance), query)
+            return query_loss(log_answers(f_q, own, distance), query)
         own = completed(own, mean_of(teaching.prototypes))
         # No gradient flows into a target.
         theirs = log_answers(f_u.detach(), teaching.prototypes, distance).exp()
         targets, counts = pseudo_labels(theirs, teaching.thresholds, teaching.temperature)
         taught = pseudo_label_loss(log_answers(f_u, own, distance), targets, counts)
-        return asked(log_answers(f_q, own, distance), query) + teaching.weight * taught
+        return query_loss(log_answers(f_q, own, distance), query) + teaching.weight * taught
 
     yield from work.passes(epoch)
 
 
-def asked(log_own: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross entropy of the labels under ln p [n, C] (Eq. 11); 0 of no images."""
+def query_loss(log_own: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross entropy of labels under ln p [n, C] (Eq. 11); 0 without images."""
     return F.nll_loss(log_own, labels) if len(labels) else log_own.sum()
 
 
-def drawn(members: Sequence[Tensor], shape: Shape, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw support and query, int64 each: places of labelled images, class by class.
+def draw_episode(
+    members: Sequence[Tensor], shape: Shape, draw: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Draw support and query, int64 each: indices of labelled images, class by class.
 
-    members: the places of each class's images. A class with too few for both has one query image at
-    least; one with a single image supports and is not asked about.
+    members: the indices of each class's images. A class with too few images for both has at least
+    one query image; a class with a single image has it as support and no query.
     """
     support, query = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
     for places in members:

@@ -1,11 +1,12 @@
-"""What ProtoFSSL and FlexProtoFSSL have in common: models are averaged, prototypes are lent.
+"""What ProtoFSSL and FlexProtoFSSL have in common: models are averaged, prototypes are shared.
 
-A site learns by episodes (`_episodes`): its images are told apart by their distances to class
-prototypes; the classifier head is never used, and stays at home as it was. With its model a site
-sends the prototypes of all its labelled images, and a mask of the classes that it has labels of.
-Helpers are the sites that sent some last. To those that learn next the server lends the helpers'
-prototypes: under its own encoder a site asks each helper's what an unlabelled image is. The common
-answer is the server's encoder with the mean of the helpers' prototypes.
+A site learns by episodes (`_episodes`): images are classified by their distances to class
+prototypes. The classifier head is never used, and stays at the site unchanged. With its model a
+site sends the prototypes of all its labelled images, and a mask of the classes that it has labels
+of. Helpers are the sites that sent prototypes in the last rounds. The server sends the helpers'
+prototypes to the sites that learn next: with its own encoder a site classifies its unlabelled
+images by each helper's prototypes. The common answer is the server's encoder with the mean of the
+helpers' prototypes.
 """
 
 from abc import abstractmethod
@@ -62,22 +63,22 @@ from fedapp.protocol.messages import (
 )
 
 PROTOTYPES = "prototypes"
-"""The role."""
+"""The role of prototypes."""
 CENTRES, MASK = "centres", "mask"
 """Its tensors: float32 [C, d], and uint8 [C], 1 where the site has labels of the class."""
-MEND = "have the site run this version of fedapp, unchanged"
-"""The remedy where an honest site's program cannot have sent what came."""
-GREATEST = 1e6
-"""Of a prototype's numbers, which after training are some tens."""
+REMEDY = "have the site run this version of fedapp, unchanged"
+"""The remedy where no unchanged program of a site can have sent what arrived."""
+MAX_PROTOTYPE_VALUE = 1e6
+"""Maximum absolute value in a prototype; after training values are below a hundred."""
 SQUARE = "square."
-"""Goes before the name of a parameter whose running square a site remembers."""
+"""Prefix of a parameter's name for the running square that a site remembers."""
 
 
 @plain_dataclass(frozen=True)
 class Helpers(MethodState):
-    """sent: by site, the version of its prototypes and the round in which it sent them.
+    """sent: for each site, the version of its prototypes and the round in which it sent them.
 
-    helpers: the sites whose prototypes are lent next, ascending.
+    helpers: the sites whose prototypes are sent out next, ascending.
     """
 
     sent: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -88,10 +89,10 @@ class Helpers(MethodState):
         return [pool.latest(site, PROTOTYPES) for site in self.helpers]
 
     def after(self, rnd: Round, most: int, rounds: int) -> "Helpers":
-        """Return what follows from what the pool has after a round's training.
+        """Return the state after a round's training.
 
-        Helpers are of the last so many rounds in which any site sent prototypes; of more than
-        `most` sites, some drawn.
+        Helpers are the sites that sent prototypes in the last `rounds` rounds in which any site
+        did; if these are more than `most`, some are drawn.
         """
         sent = dict(self.sent)
         for site in rnd.pool.having(PROTOTYPES):
@@ -107,14 +108,14 @@ class Helpers(MethodState):
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class WithPrototypes(Method[Helpers]):
-    """A method made from this says which answers of helpers pass (`thresholds`)."""
+    """A method derived from this defines which answers of helpers are used (`thresholds`)."""
 
     state: ClassVar[type[MethodState]] = Helpers
 
     distance: Distance = "euclidean"
-    """From an embedding to a prototype."""
+    """How the distance from an embedding to a prototype is measured."""
     temperature: Positive = 0.1
-    """T: a helper answer's probabilities are sharpened to the power 1 / T."""
+    """T: the probabilities of a helper's answer are sharpened to the power 1 / T."""
     unlabelled_weight: Annotated[float, Field(ge=0)] = 0.3
     """lambda: weight of the unlabelled images' loss."""
     unlabelled_from: Count = 1
@@ -122,22 +123,22 @@ class WithPrototypes(Method[Helpers]):
     support: Count = 1
     """Images of a class that make its prototype in an episode."""
     query: Count = 2
-    """Images of a class that are asked about in an episode."""
+    """Images of a class that are classified in an episode."""
     helper_count: Annotated[int, Field(ge=1, le=64)] = 5
-    """Most sites whose prototypes are lent."""
+    """Maximum number of helpers."""
     helper_rounds: Count = 1
-    """Rounds, counted back, whose prototypes are lent."""
+    """How many of the last rounds with prototypes the helpers come from."""
     proximal: Annotated[float, Field(ge=0)] = 0.0
     """mu of FedProx's term, mu / 2 ||w - w_t||^2; 0: FedAvg."""
     keep_optimiser: bool = False
-    """A site goes on with RMSprop's running squares, as large as the model on its disk. Under
-    training.optimiser=sgd there are none, and it begins anew in each task."""
+    """A site keeps RMSprop's running squares from task to task; they take as much disk space as the
+    model. training.optimiser=sgd has none, and starts anew in each task."""
     answer: Literal["common", "tuned"] = "common"
-    """What a site uses: the server's model with the helpers' prototypes, or its own with its own.
-    """
+    """What a site uses: the server's model with the helpers' prototypes (common), or its own model
+    with its own prototypes (tuned)."""
 
     def server_round(self, state: Helpers, rnd: Round) -> Phases[Helpers]:
-        """Average the models of those that learned, by numbers of images; lend prototypes."""
+        """Average models by numbers of images, and send helpers' prototypes to the sites."""
         lent = state.lent(rnd.pool)
         newest = yield from aggregate_round(rnd, self.weight, extra_payloads={PROTOTYPES: lent})
         state = state.after(rnd, self.helper_count, self.helper_rounds)
@@ -151,7 +152,7 @@ class WithPrototypes(Method[Helpers]):
         return facts.labelled if alone else facts.labelled + facts.unlabelled
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Learn from the server's model on, by episodes; or measure."""
+        """Train the server's model by episodes, or evaluate."""
         if task.action == EVALUATE:
             return SiteReport(evaluations=self.measured(task, site))
         site.load(task.models["server"][0])
@@ -173,9 +174,9 @@ class WithPrototypes(Method[Helpers]):
         )
 
     def teaching(self, task: Task, site: SiteContext) -> Teaching | None:
-        """Return what unlabelled images are learned by; None: they are not yet, or by nobody.
+        """Return what unlabelled images are learned from; None: they are not used in this task.
 
-        The network holds the received model.
+        The network must hold the received model.
         """
         lent = self.lent(task, site)
         wanted = self.unlabelled_weight and task.round >= self.unlabelled_from
@@ -187,9 +188,9 @@ class WithPrototypes(Method[Helpers]):
 
     @abstractmethod
     def thresholds(self, lent: Prototypes, site: SiteContext) -> Tensor:
-        """Return T(k), [C]: above it a helper's answer "class k" passes.
+        """Return T(k), [C]: a helper's answer "class k" is used if its probability is above it.
 
-        lent: the helpers' prototypes [H, C, d], H >= 1. The network holds the received model.
+        lent: the helpers' prototypes [H, C, d], H >= 1. The network must hold the received model.
         """
 
     def lent(self, task: Task, site: SiteContext) -> Prototypes:
@@ -203,7 +204,7 @@ class WithPrototypes(Method[Helpers]):
         return Prototypes(centres.to(site.device), known.to(site.device))
 
     def measured(self, task: Task, site: SiteContext) -> dict[str, Evaluation]:
-        """Measure the common answer and the site's own, each under its name."""
+        """Evaluate the common answer and the site's own, each under its name."""
         results: dict[str, Evaluation] = {}
         for answer in ("common", "tuned"):
             with self.answering(answer, task, site):
@@ -218,10 +219,10 @@ class WithPrototypes(Method[Helpers]):
 
     @contextmanager
     def answering(self, answer: str, task: Task, site: SiteContext) -> Iterator[None]:
-        """Let the network answer as the server's model does, or as the site's own.
+        """Make the network answer as the server's model does, or as the site's own.
 
-        The site's own has the prototypes of the site's own labelled images under the model that it
-        trained last, or under the server's; what is missing there, the helpers have.
+        The site's own answer uses the prototypes of its labelled images under the model that it
+        trained last, or under the server's; prototypes of further classes come from the helpers.
         """
         prototypes = mean_of(self.lent(task, site))
         tuned = answer == "tuned"
@@ -245,7 +246,7 @@ class WithPrototypes(Method[Helpers]):
         return pulled
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
-        """B unlabelled images, and the labelled ones of an episode, taken to be as many."""
+        """B unlabelled images, and an episode's labelled ones, estimated to be as many."""
         return 2 * batch_size
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:
@@ -253,7 +254,7 @@ class WithPrototypes(Method[Helpers]):
         return head_names(model)
 
     def memory(self, model: nn.Module, w_0: Params) -> Params:
-        """RMSprop's running squares, if so set."""
+        """With `keep_optimiser`, RMSprop's running squares."""
         if not self.keep_optimiser:
             return {}
         encoder = {name for name, _ in model.named_parameters()} - head_names(model)
@@ -277,8 +278,8 @@ class WithPrototypes(Method[Helpers]):
     ) -> None:
         """Refuse prototypes that cannot be of the site's labelled images.
 
-        Which classes it has labels of the server is told by the mask alone: by the first that comes
-        it judges all others, since a site's labels stay as they are for the whole run.
+        Only the mask tells the server which classes a site has labels of. The first mask that
+        arrives is compared with all later ones, since a site's labels do not change during a run.
         """
         if PROTOTYPES not in arrived:
             return
@@ -287,25 +288,25 @@ class WithPrototypes(Method[Helpers]):
         if not has:
             raise ProtocolError(
                 f"prototypes: {MASK} has no class; a site sends those of its labelled images, or "
-                f"none at all: {MEND}"
+                f"none at all: {REMEDY}"
             )
         if has > facts.labelled:
             raise ProtocolError(
                 f"prototypes: classes sent: {has}, labelled images of the site: {facts.labelled}; "
-                f"a class needs one image at least: {MEND}"
+                f"a class needs one image at least: {REMEDY}"
             )
         before = arrived[PROTOTYPES].before()
         if before is not None and not torch.equal(known, read(before).known):
             raise ProtocolError(
-                f"prototypes: {MASK} has the classes {listed(known)}, the one before had "
-                f"{listed(read(before).known)}; a site's labels stay the same in a run: restore "
-                "its labels, or start a new run"
+                f"prototypes: {MASK} has the classes {class_numbers(known)}, the one before had "
+                f"{class_numbers(read(before).known)}; a site's labels stay the same in a run: "
+                "restore its labels, or start a new run"
             )
 
     def _squares(self, site: SiteContext) -> dict[str, Tensor]:
-        """Return the running squares to go on from, on the device; none where none are kept.
+        """Return the running squares to continue from, on the device; empty where none are kept.
 
-        SGD has none. Adam has its own, and who sets it may think that they are kept.
+        SGD has none. Adam has a state of its own; whoever sets it might assume that it is kept.
         """
         optimiser = site.training.optimiser
         if self.keep_optimiser and optimiser == "adam":
@@ -328,38 +329,39 @@ def own_prototypes(site: SiteContext) -> Prototypes:
 
 
 def written(prototypes: Prototypes) -> Params:
-    """Return prototypes [C, d] as they travel."""
+    """Return prototypes [C, d] as the tensors that travel."""
     centres, mask = prototypes.centres.cpu(), prototypes.known.to("cpu", torch.uint8)
     return {CENTRES: centres, MASK: mask}
 
 
 def read(content: Params) -> Prototypes:
-    """Return prototypes that came, [C, d]. Raises ProtocolError where they cannot be true."""
+    """Return the prototypes of a content, [C, d]. Raises ProtocolError if impossible."""
     centres, mask = content[CENTRES], content[MASK]
     if int(mask.max()) > 1:
         raise ProtocolError(
-            f"prototypes: {MASK} must hold 0 and 1 alone, it holds {int(mask.max())}: {MEND}"
+            f"prototypes: {MASK} must hold 0 and 1 alone, it holds {int(mask.max())}: {REMEDY}"
         )
     known, some = mask.bool(), centres.any(1)
     if bool((some & ~known).any()):
         raise ProtocolError(
-            f"prototypes: {MASK} says that there is none of class {listed(some & ~known)}, and "
-            f"its numbers are not 0: {MEND}"
+            f"prototypes: {MASK} says that there is none of class {class_numbers(some & ~known)}, "
+            f"and its numbers are not 0: {REMEDY}"
         )
     if bool((known & ~some).any()):
         raise ProtocolError(
-            f"prototypes: {MASK} says that there is one of class {listed(known & ~some)}, and all "
-            "its numbers are 0: the site's network answers nothing; lower training.learning_rate"
+            f"prototypes: {MASK} says that there is one of class {class_numbers(known & ~some)}, "
+            "and all its numbers are 0: the site's network answers nothing; lower "
+            "training.learning_rate"
         )
-    large = centres.abs().amax(1) > GREATEST
+    large = centres.abs().amax(1) > MAX_PROTOTYPE_VALUE
     if bool(large.any()):
         raise ProtocolError(
-            f"prototypes: a number beyond {GREATEST:g} in class {listed(large)}; "
+            f"prototypes: a number beyond {MAX_PROTOTYPE_VALUE:g} in class {class_numbers(large)}; "
             "lower training.learning_rate"
         )
     return Prototypes(centres, known)
 
 
-def listed(chosen: Tensor) -> str:
-    """Name the chosen classes, bool [C], by number, counted from 0; "none" of no class."""
+def class_numbers(chosen: Tensor) -> str:
+    """Return the numbers of the chosen classes, bool [C], as text; "none" of no class."""
     return ", ".join(str(k) for k in chosen.nonzero().flatten().tolist()) or "none"

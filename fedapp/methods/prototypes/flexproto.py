@@ -1,9 +1,10 @@
 """FlexProtoFSSL (Chen, Xie, Qu 2024): ProtoFSSL with a threshold for each class.
 
-Before it learns, a site counts how many of its unlabelled images the helpers' prototypes are sure
-about, class by class; from the counts follow the thresholds (`prototypes.flexible_thresholds`). A
-helper's answer has a part in a target where it passes that of its class. Where the paper
-is silent or contradicts itself: `docs/research/prototypes.md`.
+Before it learns, a site counts, for each class, about how many of its unlabelled images the
+helpers' prototypes are confident. The thresholds follow from these counts
+(`prototypes.flexible_thresholds`). A helper's answer contributes to a target if it exceeds the
+threshold of its class. `docs/research/prototypes.md` says what is done where the paper is silent or
+contradicts itself.
 """
 
 from typing import Annotated, ClassVar
@@ -31,8 +32,8 @@ class FlexProto(WithPrototypes):
     name: ClassVar[str] = "flexproto"
 
     cap: Annotated[float, Field(ge=0, lt=1)] = 0.92
-    """tau: greatest threshold, and the probability above which an image counts as sure; of 1 none
-    would be, and all would pass."""
+    """tau: the largest threshold, and the probability above which an image counts as confident.
+    With 1 none would be, and all answers would be used."""
 
     def thresholds(self, lent: Prototypes, site: SiteContext) -> Tensor:
         """T(k), by the mean of the helpers' answers about all unlabelled images (Eqs. 6 to 9)."""

@@ -1,7 +1,7 @@
 """ProtoFSSL (Kim et al. 2022): sites teach each other by class prototypes.
 
-An unlabelled image's target is the mean of what the helpers' prototypes answer, sharpened. No
-answer is left out. Distances are means of squared differences.
+The target of an unlabelled image is the sharpened mean of the answers by the helpers' prototypes.
+Every answer is used. Distances are means of squared differences.
 """
 
 from typing import ClassVar
@@ -27,7 +27,7 @@ class ProtoFSSL(WithPrototypes):
     """T: a helper answer's probabilities are sharpened to the power 1 / T."""
 
     def thresholds(self, lent: Prototypes, site: SiteContext) -> Tensor:
-        """0: every answer passes."""
+        """0: every answer is used."""
         return lent.centres.new_zeros(lent.centres.shape[1])
 
 

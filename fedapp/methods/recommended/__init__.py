@@ -1,1 +1,1 @@
-"""What we recommend: prior shift, with the closed form beside the model."""
+"""The recommended method: prior shift, with the closed form beside the network."""

@@ -1,4 +1,4 @@
-"""What prior shift's sites minimise: cross entropy of logits that their class mix corrects."""
+"""The loss of prior shift: cross entropy of logits that are corrected by the site's class mix."""
 
 from collections.abc import Iterator
 
@@ -12,22 +12,22 @@ from fedapp.learn.objectives import LocalTraining
 from fedapp.learn.steps import Step, batches, paired
 
 
-def corrected(
+def corrected_steps(
     work: LocalTraining, kept: Tensor, soft: Tensor, worth: Tensor, mix: Tensor
 ) -> Iterator[Step]:
-    """CE(D_s) + worth * CE(D_u, soft pseudo-labels), the logits corrected by the class mix.
+    """CE(D_s) + worth * CE(D_u, soft pseudo-labels), with logits corrected by the class mix.
 
-    kept: int64 [m], which of D_u have a pseudo-label. soft: float32 [m, C], rows sum to 1. worth:
-    of one, in labels, a scalar. mix: pi [C], > 0; ln pi is added to the logits
-    (`learn.class_priors`).
+    kept: int64 [m], the images of D_u that have a pseudo-label. soft: float32 [m, C], rows sum to
+    1. worth: the weight of a pseudo-label relative to a label, a scalar. mix: pi [C], > 0; ln pi is
+    added to the logits (`learn.class_priors`).
 
-    Of findings soft is [m, F], below 0 where there is no pseudo-label of one, worth [F], and the
+    For findings soft is [m, F], negative where a finding has no pseudo-label, worth is [F], and the
     log odds of mix, [F, 2], are added; the losses are means over the findings that were read.
 
-    Each step holds labelled images, whose mean loss counts 1, and as many with pseudo-labels, whose
-    mean loss counts what they are worth: many pseudo-labels do not drown few labels. Where labelled
-    images are drawn as many of each class (`learn.class_imbalance`), it is that mix that corrects
-    them.
+    Each step has labelled images, whose mean loss has weight 1, and as many pseudo-labelled ones,
+    whose mean loss has weight `worth`: so many pseudo-labels do not outweigh few labels. Where
+    labelled images are drawn with equal class frequencies (`learn.class_imbalance`), their logits
+    are corrected by that mix instead.
     """
     data, device, known = work.data, work.data.labels.device, len(work.data.labels)
     images = torch.cat([data.labelled, data.unlabelled[kept.to(device)]])
@@ -63,7 +63,7 @@ def corrected(
 
 
 def _log(mix: Tensor) -> Tensor:
-    """Return ln pi [C]; of findings, mix [F, 2], the log odds [F]."""
+    """Return ln pi [C]; for findings, mix [F, 2], the log odds [F]."""
     return mix.log() if mix.ndim == 1 else mix[:, 1].log() - mix[:, 0].log()
 
 
@@ -75,9 +75,10 @@ def corrected_loss(
     shift: Tensor,
     worth: Tensor,
 ) -> Tensor:
-    """Normalised views: of D_s, with targets [n, C], then of D_u, with pseudo-labels [m, C].
+    """Return the loss of normalised views: of D_s with targets [n, C], then of D_u.
 
-    shift: [C] or [n + m, C], added to the logits. worth: a scalar; of findings [F].
+    pseudo: pseudo-labels of D_u [m, C]. shift: [C] or [n + m, C], added to the logits. worth: a
+    scalar; for findings [F].
     """
     logits, known = network(views) + shift, len(targets)
     if worth.ndim:

@@ -1,8 +1,8 @@
-"""A network's answer and the closed form's, multiplied: how far to trust each is fitted by sums.
+"""The product of a network's answer and the closed form's; how far to trust each is fitted by sums.
 
-The logits of both are added, each times a weight; the weights maximise the likelihood of the labels
-of all sites' validation images (`learn.calibration`). They err on other images, so that the product
-is better than either (docs/research/one_round.md).
+The logits of both are added, each times a weight. The weights maximise the likelihood of the labels
+of all sites' validation images (`_calibration`). The two err on different images, so that the
+product is better than either (docs/research/one_round.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,28 +19,28 @@ from fedapp.learn.params import Params, Schema, all_finite, tensors_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.uncertainty import features_of, inputs_per_pass, scoring_batches
 from fedapp.methods.base import Arrived, Phases, Round, SiteContext
-from fedapp.methods.closed_form._contents import MEND, SOLUTION
+from fedapp.methods.closed_form._contents import REMEDY, SOLUTION
 from fedapp.methods.closed_form._discriminant import COUNTS
-from fedapp.methods.closed_form._findings import side_of
-from fedapp.methods.closed_form._server import sent
-from fedapp.methods.closed_form._site import ClosedSite, deciding
+from fedapp.methods.closed_form._findings import closed_side_of
+from fedapp.methods.closed_form._server import contents_sent
+from fedapp.methods.closed_form._site import ClosedSite, deciding_images
 from fedapp.methods.recommended._calibration import Fit
 from fedapp.protocol.messages import ModelRef, SiteFacts, Task
 
 STACK, FITTED = "stack", "fitted"
-"""Roles: the weights that the server sends, and the sums that sites answer with."""
+"""Roles: the weights that the server sends, and the sums that sites reply with."""
 FIT = "fit"
-"""Action of a task that asks for them."""
+"""Action of a task that asks for these sums."""
 WEIGHTS, NUMBERS = "weights", "numbers"
-START = (0.2, 0.8)
-"""Weights before anything is fitted, and what the penalty pulls to: network, closed form."""
-FIRST_STEPS = 3
-"""Newton's steps in round 0; one in each later round, from where the last one ended."""
+START_WEIGHTS = (0.2, 0.8)
+"""Initial weights, to which the penalty pulls: of the network, of the closed form."""
+ROUND_0_STEPS = 3
+"""Newton steps in round 0. Each later round takes one, from where the last one ended."""
 
 
 def stack_schemas() -> dict[str, Schema]:
-    """Return the schemas of all that travels, by role."""
-    size = len(START)
+    """Return the schemas of what travels for the stack, by role."""
+    size = len(START_WEIGHTS)
     return {
         STACK: {WEIGHTS: ((size,), torch.float32)},
         FITTED: {NUMBERS: ((3 + size + size * size,), torch.float64)},
@@ -48,26 +48,26 @@ def stack_schemas() -> dict[str, Schema]:
 
 
 def put_stack(rnd: Round, weights: Sequence[float]) -> ModelRef:
-    """Make these weights the server's newest."""
+    """Store these weights as the server's newest."""
     return rnd.pool.put({WEIGHTS: torch.tensor(weights)}, STACK)
 
 
-def fitted(
+def fit_weights(
     rnd: Round,
     weights: tuple[float, ...],
     network: ModelRef,
     lent: Mapping[str, Sequence[ModelRef]],
 ) -> Phases[tuple[float, ...]]:
-    """Take Newton's steps from these weights, for the newest network; return the next ones.
+    """Take Newton steps from these weights for the newest network; return the new weights.
 
-    lent: what tasks of the closed form name.
+    lent: contents that tasks of the closed form name.
     """
-    for _ in range(1 if rnd.number else FIRST_STEPS):
+    for _ in range(1 if rnd.number else ROUND_0_STEPS):
         models = {**lent, "server": [network], STACK: [put_stack(rnd, weights)]}
         replies = yield [rnd.task(site, FIT, 0, {}, **models) for site in rnd.sites]
-        every = [Fit.from_numbers(of[NUMBERS]) for _, of in sent(rnd, replies, FITTED)]
+        every = [Fit.from_numbers(of[NUMBERS]) for _, of in contents_sent(rnd, replies, FITTED)]
         if sum(fit.images for fit in every):
-            now, start = (torch.tensor(w, dtype=torch.float64) for w in (weights, START))
+            now, start = (torch.tensor(w, dtype=torch.float64) for w in (weights, START_WEIGHTS))
             # As they travel: what the server knows and what sites use are the same numbers.
             weights = tuple(sum(every[1:], every[0]).step(now, start).float().tolist())
     return weights
@@ -82,8 +82,8 @@ class Stacked:
 
     @classmethod
     def of(cls, features: str, task: Task, site: SiteContext) -> "Stacked":
-        """Load what a task names: the server's network, the solution and the stack."""
-        closed = side_of(features, task, site)
+        """Load what a task names: the server's network, the solution and the weights."""
+        closed = closed_side_of(features, task, site)
         stack = site.contents(task.models[STACK][0])
         weight, bias = closed.head(task)
         site.load(task.models["server"][0])
@@ -100,9 +100,9 @@ class Stacked:
 
     @torch.inference_mode()
     def predicted(self, part: str) -> Tensor:
-        """Return the probabilities of a part's images, float32 [n, C], on the CPU.
+        """Return the probabilities for a part's images, float32 [n, C], on the CPU.
 
-        To the bit what the whole network answers to the images (`metrics.predict`).
+        They equal, bit for bit, what the whole network answers (`metrics.predict`).
         """
         site, fixed, found = self.closed.site, self.closed.features(part), []
         images = site.data.parts[part].inputs
@@ -124,15 +124,16 @@ class Stacked:
 
 @torch.inference_mode()
 def fit_of(features: str, task: Task, site: SiteContext) -> Params:
-    """Return a site's sums at the stack that the task names, as they travel.
+    """Return a site's sums at the weights that the task names, as they travel.
 
-    Of images of classes that the closed form knows: the others it cannot answer at any weight. Each
-    finding that was read is a sample of two classes; those of an image count as one in `images`.
+    Images of classes that the closed form has not seen are left out, since it cannot answer them at
+    any weight. Each finding that was read is a sample of two classes; all findings of an image
+    count as one in `images`.
     """
-    closed = side_of(features, task, site)
+    closed = closed_side_of(features, task, site)
     stack = site.contents(task.models[STACK][0])
     weight, bias = closed.head(task)
-    chosen = deciding(site)
+    chosen = deciding_images(site)
     if not site.data.finds:
         known = site.contents(task.models[SOLUTION][0])[COUNTS] > 0
         chosen = chosen[known[site.data.val_labels.cpu()[chosen]]]
@@ -151,7 +152,7 @@ def fit_of(features: str, task: Task, site: SiteContext) -> Params:
 
 
 def _logits(site: SiteContext, images: Tensor) -> Tensor:
-    """Return the context's model's logits, float32 [n, C], on the CPU."""
+    """Return the logits of the context's model, float32 [n, C], on the CPU."""
     model, found = site.model.eval(), [torch.empty(0, site.data.num_classes)]
     for batch in scoring_batches(images) if len(images) else ():
         found.append(model.tail(features_of(model, batch, site.normalise)).cpu())
@@ -159,21 +160,21 @@ def _logits(site: SiteContext, images: Tensor) -> Tensor:
 
 
 def check_fitted(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
-    """Refuse sums that no validation images have. Raises ProtocolError."""
+    """Refuse sums that no validation images can have. Raises ProtocolError."""
     if STACK in arrived:
-        raise ProtocolError(f"sent a {STACK}, which the server alone makes: {MEND}")
+        raise ProtocolError(f"sent a {STACK}, which the server alone makes: {REMEDY}")
     if FITTED not in arrived:
         return
     fit = Fit.from_numbers(arrived[FITTED].whole[NUMBERS])
     if not 0 <= fit.right <= fit.images <= facts.val or fit.loglik > 0:
         raise ProtocolError(
             f"fitted: of {fit.images:g} images, {fit.right:g} right, log-likelihood "
-            f"{fit.loglik:g}; the site has {facts.val} validation images: {MEND}"
+            f"{fit.loglik:g}; the site has {facts.val} validation images: {REMEDY}"
         )
     curvature, slack = fit.curvature, 1e-6 * (float(fit.curvature.trace().abs()) + 1)
     if bool(((curvature - curvature.T).abs() > slack).any()) or int(
         torch.linalg.cholesky_ex(curvature + slack * torch.eye(len(curvature))).info
     ):
-        raise ProtocolError(f"fitted: its curvature is not positive semi-definite: {MEND}")
+        raise ProtocolError(f"fitted: its curvature is not positive semi-definite: {REMEDY}")
     if not fit.images and bool(fit.gradient.any()):
-        raise ProtocolError(f"fitted: of 0 images, and yet it has a gradient: {MEND}")
+        raise ProtocolError(f"fitted: of 0 images, and yet it has a gradient: {REMEDY}")

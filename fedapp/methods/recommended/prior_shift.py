@@ -1,26 +1,27 @@
-"""Prior shift: what is common is learned in common, the class mix stays at home.
+"""Prior shift: sites learn a common model together, and each keeps its own class mix.
 
-Sites share p(x | y); what differs is how often each class occurs (label shift). So one model is
-averaged, in which every site's loss is corrected by its own class mix pi_k (logits + ln pi_k), and
-a site answers with that model's answer times pi_k (`learn.class_priors`). pi_k is estimated from
-the site's labels and, by EM, from its unlabelled images, and stays at the site. With a closed form
-the numbers of its labelled images of each class leave it, and how many unlabelled ones it guesses.
+Sites are assumed to share p(x | y) and to differ in how often each class occurs (label shift). So
+one model is averaged in whose training every site's loss is corrected by its own class mix pi_k
+(logits + ln pi_k), and a site answers with that model's answer times pi_k (`learn.class_priors`).
+pi_k is estimated from the site's labels and, by EM, from its unlabelled images, and does not leave
+the site. With a closed form, however, the counts of its labelled images in each class do leave it,
+and the expected counts of its unlabelled images.
 
 Where sites differ in their images too, the common answer is wrong. So a site has up to three
 answers: the common one, that of the model that it trained last, and that of a model that it trained
-alone. It trusts each as far as its own validation images say (`priors.mixture_weights`).
+alone. It weighs them by its own validation images (`class_priors.mixture_weights`).
 
 The closed form of all sites' images (`methods.one_round`) may be a part of the common answer: its
-logits and the model's are added, with weights that all sites' validation images decide
-(`_stack`). It errs on other images than the model, and needs no training.
+logits and the model's are added, with weights fitted on all sites' validation images (`_stack`). It
+errs on other images than the model, and needs no training.
 
-Pseudo-labels are the common answers. They count by how often such answers are right: sites count
-it on validation images, the server adds the counts up and sends them along.
+Pseudo-labels are the common answers. They are weighted by how often such answers are right: sites
+count that on validation images, the server adds the counts up and sends the totals along.
 
-Of findings, of which an image may show several, all of this is by finding: its class mix is of two
-classes, without and with it, its answer becomes a pseudo-label by itself, and counts by how often
-the site is right on it; what all sites count, and the weights of network and closed form, are of
-all findings together. What was not read teaches and counts nothing.
+For findings, of which an image may show several, all of this is done for each finding: its class
+mix has two classes, without and with it; its answer becomes a pseudo-label by itself, weighted by
+how often the site is right about it. The totals of all sites, and the weights of network and closed
+form, are over all findings together. Findings that were not read are not used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,7 @@ from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.training import descend
-from fedapp.methods.averaging.base import WARM_UP, aggregate_round, trained_alone, work_of
+from fedapp.methods.averaging.base import WARM_UP, aggregate_round, train_alone, work_of
 from fedapp.methods.base import (
     Arrived,
     Method,
@@ -57,35 +58,35 @@ from fedapp.methods.base import (
 )
 from fedapp.methods.closed_form._contents import (
     ACTIONS,
-    ALIKE,
     FILTERS,
+    MIX_METRICS,
     OPTIONAL,
     SOLUTION,
     check_closed,
-    check_owed,
+    check_role_asked_for,
     closed_schemas,
-    lasting,
-    owed,
+    lasting_contents,
+    role_asked_for,
 )
 from fedapp.methods.closed_form._features import (
     NO_FEATURES,
     FeatureNameOrNone,
     feature_incompatibilities,
 )
-from fedapp.methods.closed_form._findings import finding_schemas, side_of, solved
+from fedapp.methods.closed_form._findings import closed_side_of, finding_schemas, solve
 from fedapp.methods.closed_form._server import MOST_GUESSES
-from fedapp.methods.closed_form._site import counts, deciding, judged
+from fedapp.methods.closed_form._site import deciding_images, label_counts, samples_of
 from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
-from fedapp.methods.recommended._corrected import corrected
+from fedapp.methods.recommended._corrected import corrected_steps
 from fedapp.methods.recommended._stack import (
     FIT,
     FITTED,
     STACK,
-    START,
+    START_WEIGHTS,
     Stacked,
     check_fitted,
     fit_of,
-    fitted,
+    fit_weights,
     put_stack,
     stack_schemas,
 )
@@ -99,22 +100,24 @@ from fedapp.protocol.messages import (
     Task,
 )
 
-SURE = ("sure_right", "sure_total")
-"""Names of what sites count of sure answers."""
-SHARED = 10
-"""Images that all sites' count of right pseudo-labels stands for beside a site's own count."""
+SURE_COUNTS = ("sure_right", "sure_total")
+"""Metrics in which sites count confident answers to validation images: those that are right, and
+all."""
+MAX_SHARED_IMAGES = 10
+"""The totals of all sites count as at most this many images beside a site's own count."""
 
 
 @plain_dataclass(frozen=True)
 class Sure(MethodState):
-    """Sure answers of all sites to validation images: those that are right, and all.
+    """Totals of all sites: confident answers to validation images that are right, and all of them.
 
-    Sites count their own in metrics of these names. stack: the weights of network and closed form.
+    Sites report their own counts in metrics of the same names. stack: the weights of network and
+    closed form.
     """
 
     sure_right: float = 0.0
     sure_total: float = 0.0
-    stack: tuple[float, ...] = START
+    stack: tuple[float, ...] = START_WEIGHTS
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -123,49 +126,51 @@ class PriorShift(Method[Sure]):
 
     name: ClassVar[str] = "prior_shift"
     sums_suffice: ClassVar[bool] = True
-    counted: ClassVar[tuple[str, ...]] = ("learned_from", *SURE, *ALIKE)
+    counted: ClassVar[tuple[str, ...]] = ("learned_from", *SURE_COUNTS, *MIX_METRICS)
     state: ClassVar[type[MethodState]] = Sure
     unsupported: ClassVar = {"training.uneven": "", "data.findings": ""}
     optional: ClassVar[frozenset[str]] = OPTIONAL
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
-    """What a site uses: the common model, its own after training, or a mixture of what it has."""
+    """What a site uses: the common model, its own after training, or a mixture of all that it
+    has."""
     alone: bool = True
-    """Each site also trains a model alone, on its labelled images, as one more answer."""
+    """Each site also trains a model alone, on its labelled images, as a further answer."""
     pseudo_labels: bool = True
-    """False, an ablation: sites learn from their labelled images alone."""
+    """False, an ablation: sites learn from their labelled images only."""
     confidence: Share = 0.8
-    """Least probability of a pseudo-label."""
+    """Minimum probability of a pseudo-label."""
     weigh: bool = True
-    """Pseudo-labels count by how often they are right, 2 q - 1; False: as much as labels."""
+    """Weight pseudo-labels by how often they are right, 2 q - 1. False: they count as much as
+    labels."""
     closed: FeatureNameOrNone = NO_FEATURES
-    """Features of the closed form that answers with the common model, by name; none: the model
-    answers by itself, and no sums leave a site."""
+    """Features of the closed form that is a part of the common answer, by name. none: there is no
+    closed form, and no sums leave a site."""
     guesses: NonNegativeInt = MOST_GUESSES
-    """How often sites guess the classes of unlabelled images for the closed form, at most."""
+    """How often at most sites guess the classes of unlabelled images for the closed form."""
 
     # --- server -----------------------------------------------------------------------------------
 
     def server_round(self, state: Sure, rnd: Round) -> Phases[Sure]:
-        """Average; let every site measure, and add up how often sure answers are right."""
-        numbers = {name: getattr(state, name) for name in SURE}
+        """Average; let every site evaluate, and add up how often confident answers are right."""
+        numbers = {name: getattr(state, name) for name in SURE_COUNTS}
         lent: dict[str, list[ModelRef]] = {}
         if self.closed != NO_FEATURES:
             lent = yield from self._lent(state, rnd)
         newest = yield from aggregate_round(rnd, self.weight, numbers, extra_payloads=lent)
         stack = state.stack
         if lent:
-            stack = yield from fitted(rnd, stack, newest, lent)
+            stack = yield from fit_weights(rnd, stack, newest, lent)
             lent[STACK] = [put_stack(rnd, stack)]
         replies = yield [
             rnd.task(site, EVALUATE, 0, {}, server=[newest], **lent) for site in rnd.sites
         ]
-        sure = {name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE}
+        sure = {name: sum(r.metrics.get(name, 0) for r in replies) for name in SURE_COUNTS}
         return Sure(**sure, stack=stack)
 
     def _lent(self, state: Sure, rnd: Round) -> Phases[dict[str, list[ModelRef]]]:
-        """Solve the closed form where sums came; before any training, let sites measure it."""
-        lent = yield from solved(rnd, self.closed, True, self.guesses)
+        """Solve the closed form when sums came; before any training let sites evaluate it."""
+        lent = yield from solve(rnd, self.closed, True, self.guesses)
         if not rnd.number:
             replies = yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
             found = [r.evaluations.get(f"test_{ONE_ROUND}") for r in replies]
@@ -177,14 +182,14 @@ class PriorShift(Method[Sure]):
 
     @property
     def called(self) -> str:
-        """The preset `recommended` is known by its own name."""
+        """`recommended` where the settings are those of that preset."""
         common = self.answer == "common" and not self.alone and self.closed != NO_FEATURES
         return "recommended" if common else self.name
 
     def incompatibilities(
         self, conditions: Conditions, why: Reasons = NO_REASONS
     ) -> list[Incompatibility]:
-        """Labels, where pseudo-labels are to count by how often they are right; a closed form."""
+        """Weighted pseudo-labels need labels at the sites; a closed form has its own limits."""
         reasons = {}
         if self.pseudo_labels:
             counted = "its sites count which pseudo-labels are right: set method.weigh=false"
@@ -196,12 +201,12 @@ class PriorShift(Method[Sure]):
         return found + feature_incompatibilities(self.closed, conditions)
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
-        """What the site says that it learned from, pseudo-labels by their weight."""
+        """The number of images that the site reports as learned from, pseudo-labels weighted."""
         said = reply.metrics.get("learned_from", 0.0)
         return min(max(said, 0.0), facts.labelled + facts.unlabelled)
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
-        """What the closed form and the stack send, where there is a closed form."""
+        """The contents of the closed form and of the stack, where there is a closed form."""
         assert isinstance(model, Network)
         if self.closed == NO_FEATURES:
             return {}
@@ -209,48 +214,48 @@ class PriorShift(Method[Sure]):
         return found | finding_schemas(found) if model.finds else found
 
     def check_reply(self, task: Task, reply: Reply, facts: SiteFacts) -> None:
-        """Refuse an answer that lacks what was asked for, or counts more than there is."""
+        """Refuse a reply without the content asked for, or with counts above the possible."""
         if (said := reply.metrics.get("learned_from", 0)) < 0:
             raise ProtocolError(f"metric learned_from = {said:g}; must not be negative")
         most = reply.metrics.get("sure_total", 0)
         measured = reply.evaluations.get("val")  # of findings those that were read
-        judged = facts.val if measured is None else measured.samples
-        check_counts(reply.metrics, {"sure_total": judged, "sure_right": most})
-        check_owed(task, reply, {FIT: FITTED})
+        samples_of = facts.val if measured is None else measured.samples
+        check_counts(reply.metrics, {"sure_total": samples_of, "sure_right": most})
+        check_role_asked_for(task, reply, {FIT: FITTED})
 
     def check_contents(
         self, task: Task, reply: Reply, arrived: Mapping[str, Arrived], facts: SiteFacts
     ) -> None:
-        """Refuse sums that no images of this site have."""
+        """Refuse sums that no images of this site can have."""
         check_closed(arrived, facts)
         check_fitted(arrived, facts)
 
     def summed(self, task: Task) -> Mapping[str, bool]:
-        """Sums for the closed form and the stack, else models."""
-        role = FITTED if task.action == FIT else owed(task)
+        """Sums for the closed form and the stack; otherwise models."""
+        role = FITTED if task.action == FIT else role_asked_for(task)
         return {role: False} if role else super().summed(task)
 
     # --- site -------------------------------------------------------------------------------------
 
     def memory(self, model: nn.Module, w_0: Params) -> Params:
-        """The model that a site trains alone, from w_0 on."""
+        """The model that a site trains alone, starting from w_0."""
         return dict(w_0) if self.alone else {}
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
-        """Do a task; keep what later ones name again."""
+        """Do a task, and keep the contents that later tasks name again."""
         asked_again = task.models["server"] if task.action == FIT else ()  # to measure it
-        return replace(self._done(task, site), holds=(*lasting(task), *asked_again))
+        return replace(self._done(task, site), holds=(*lasting_contents(task), *asked_again))
 
     def _done(self, task: Task, site: SiteContext) -> SiteReport:
-        """Measure, or learn: the common model and the site's own; or count for the closed form."""
+        """Evaluate; or train the common model and the site's own; or compute sums."""
         if task.action == EVALUATE:
             return self._report(task, site) if "server" in task.models else self._first(task, site)
         if task.action == FIT:
             return SiteReport(contents={FITTED: fit_of(self.closed, task, site)})
         if task.action in ACTIONS:
-            return side_of(self.closed, task, site).answer(task)
+            return closed_side_of(self.closed, task, site).answer(task)
         data = site.data
-        taught = Taught.nothing(counts(site))
+        taught = Taught.nothing(label_counts(site))
         metrics: dict[str, float] = {}
         pseudo = None
         if self.pseudo_labels and task.action != WARM_UP and len(data.unlabelled):
@@ -263,7 +268,7 @@ class PriorShift(Method[Sure]):
                 metrics |= {"pseudo_wrong": wrong, "pseudo_total": total}
         site.load(task.models["server"][0])
         with site.drawing(task):
-            steps = corrected(
+            steps = corrected_steps(
                 work_of(task, site), taught.kept, taught.soft, taught.worth, taught.mix
             )
             loss = descend(site.model, steps, site.training)
@@ -276,7 +281,7 @@ class PriorShift(Method[Sure]):
         return SiteReport(params, learned=True, metrics=metrics, memory=alone, pseudo=pseudo)
 
     def _taught(self, task: Task, site: SiteContext) -> "Taught":
-        """Return what the common model says of the site's unlabelled images."""
+        """Return the pseudo-labels: the common model's answers to the unlabelled images."""
         mix, [unlabelled, val] = self._common(task, site, UNLABELLED, VAL)
         worth = self._worth(val, task, site) if self.weigh else torch.ones(len(mix)).double()
         if site.data.finds:
@@ -288,26 +293,26 @@ class PriorShift(Method[Sure]):
         return Taught(mix, kept.nonzero().flatten(), soft[kept].float(), worth)
 
     def _worth(self, val: Tensor, task: Task, site: SiteContext) -> Tensor:
-        """Return 2 q - 1, at least 0: how much more often a pseudo-label helps than it harms.
+        """Return 2 q - 1, at least 0: how much more often a pseudo-label is right than wrong.
 
-        q is the share of right ones, at its lower end (one standard deviation): the site's own
-        count and, as `SHARED` images, that of all sites. Float64 [1], or [F]: by finding, beside
-        what all sites count of all findings.
+        q is the lower confidence limit (one standard deviation) of the share of right answers, from
+        the site's own count plus the totals of all sites, which count as at most
+        `MAX_SHARED_IMAGES`. Float64 [1]; for findings [F], where the totals are over all findings.
         """
-        all_right, everything = (task.numbers.get(name, 0.0) for name in SURE)
-        share, found = min(everything, SHARED), []
+        all_right, everything = (task.numbers.get(name, 0.0) for name in SURE_COUNTS)
+        share, found = min(everything, MAX_SHARED_IMAGES), []
         for right, total in zip(*self._sure(val, site), strict=True):
             low, _ = wilson(right + share * all_right / max(everything, 1), total + share, z=1)
             found.append(max(2 * low - 1, 0.0))
         return torch.tensor(found, dtype=torch.float64)
 
     def _sure(self, answers: Tensor, site: SiteContext) -> tuple[list[int], list[int]]:
-        """Count the sure answers to validation images that are right, and all sure ones.
+        """Return the numbers of confident answers to validation images that are right, and of all.
 
-        Of findings by finding, those that were read.
+        For findings, separately for each; only those that were read count.
         """
-        chosen = deciding(site)
-        said, truth, of = judged(answers[chosen], site.data.val_labels.cpu()[chosen])
+        chosen = deciding_images(site)
+        said, truth, of = samples_of(answers[chosen], site.data.val_labels.cpu()[chosen])
         top, label = said.max(1)
         sure, groups = top >= self.confidence, answers.shape[1] if site.data.finds else 1
         right = sure & (label == truth)
@@ -315,20 +320,20 @@ class PriorShift(Method[Sure]):
         return next(both), next(both)
 
     def _trained_alone(self, task: Task, site: SiteContext) -> Params | None:
-        """Train the site's own model on its labelled images, and return it; not at the server."""
+        """Train the site's own model on its labelled images and return it."""
         if not self.alone or not len(site.data.labels) or task.site == SERVER_SITE:
             return None
         assign(site.model, site.memory)
-        trained_alone(task, site)
+        train_alone(task, site)
         return site.params()
 
     def _first(self, task: Task, site: SiteContext) -> SiteReport:
-        """Measure the closed form by itself, and what it is worth from the site's images alone."""
+        """Evaluate the closed form by itself, and that of the site's images alone."""
         names = {"tuned": ONE_ROUND} if self.alone else {"tuned": ONE_ROUND, "alone": "alone"}
-        return SiteReport(evaluations=side_of(self.closed, task, site).measured(task, names))
+        return SiteReport(evaluations=closed_side_of(self.closed, task, site).measured(task, names))
 
     def _report(self, task: Task, site: SiteContext) -> SiteReport:
-        """Measure every answer that the site has, and the one that it uses."""
+        """Evaluate every answer that the site has, and the one that it uses."""
         _, [val, test] = self._answers(task, site, VAL, TEST)
         every = [("val", name, a) for name, a in val.items()]
         every += [("test", name, a) for name, a in test.items()]
@@ -337,12 +342,15 @@ class PriorShift(Method[Sure]):
             for part, name, answers in every
         }
         _, [likely] = self._common(task, site, VAL)
-        sure = dict(zip(SURE, map(sum, self._sure(likely, site)), strict=True))
+        sure = dict(zip(SURE_COUNTS, map(sum, self._sure(likely, site)), strict=True))
         val = self._chosen(val)
         test = {name: test[name] for name in val}
         for part, answers in (
             ("val", self._held_out(val, site)),
-            ("test", mean_answer(list(test.values()), self._trust(val, site, deciding(site)))),
+            (
+                "test",
+                mean_answer(list(test.values()), self._trust(val, site, deciding_images(site))),
+            ),
         ):
             results[part] = site.evaluation(answers.float(), site.labelled_part(part)[1])
         return SiteReport(metrics=sure, evaluations=results)
@@ -351,29 +359,29 @@ class PriorShift(Method[Sure]):
         """Return the common model, the tuned one and the one trained alone, as far as used.
 
         answer: "common" or "tuned", times the site's class mix, or "alone"; or that of the closed
-        form by itself, as the one alone is where no network is trained alone.
+        form by itself, which is "alone" where no network is trained alone.
         """
         if answer:
             return self._single(answer, task, site)
         mix, [found] = self._answers(task, site, VAL)
         val = self._chosen(found)
-        trust = self._trust(val, site, deciding(site)).tolist()
+        trust = self._trust(val, site, deciding_images(site)).tolist()
         return {
             name: self._predictor(name, task, site, weight, mix)
             for name, weight in zip(val, trust, strict=True)
         }
 
     def _single(self, answer: str, task: Task, site: SiteContext) -> dict[str, Predictor]:
-        """Return what gives this one answer."""
+        """Return the predictor of this one answer."""
         if answer == ONE_ROUND or (answer == "alone" and not self.alone):
             of = "tuned" if answer == ONE_ROUND else answer
-            return {answer: side_of(self.closed, task, site).predictor(of, task)}
+            return {answer: closed_side_of(self.closed, task, site).predictor(of, task)}
         return {answer: self._predictor(answer, task, site, 1.0, self.mix(task, site))}
 
     def _predictor(
         self, answer: str, task: Task, site: SiteContext, weight: float, mix: Tensor
     ) -> Predictor:
-        """Return the network of an answer that the site has; the one alone takes no class mix."""
+        """Return the network of an answer; the one trained alone takes no class mix."""
         if answer == "alone":
             return Predictor(site.memory, weight)
         if answer == "common" and self.closed != NO_FEATURES:
@@ -391,9 +399,9 @@ class PriorShift(Method[Sure]):
     def _answers(
         self, task: Task, site: SiteContext, *parts: str
     ) -> tuple[Tensor, list[dict[str, Tensor]]]:
-        """Return what answers are multiplied by [C], and every answer [n, C] to each part."""
+        """Return the mix that multiplies answers [C], and every answer [n, C] to each part."""
         mix, common = self._plain(task, site, *parts)
-        mix = _counting(mix, site)
+        mix = _answer_mix(mix, site)
         answers = [{"common": reweighted(found, mix)} for found in common]
 
         def tuned(asked: Sequence[str]) -> Sequence[Tensor]:
@@ -415,12 +423,12 @@ class PriorShift(Method[Sure]):
         return mix, answers
 
     def _common(self, task: Task, site: SiteContext, *parts: str) -> tuple[Tensor, list[Tensor]]:
-        """Return the site's class mix [C], and the common answers times it to its parts' inputs."""
+        """Return the site's class mix [C], and the common answers to its parts, times the mix."""
         mix, plain = self._plain(task, site, *parts)
         return mix, [reweighted(one, mix) for one in plain]
 
     def _plain(self, task: Task, site: SiteContext, *parts: str) -> tuple[Tensor, list[Tensor]]:
-        """Return the site's class mix [C], and the common model's answers to its parts' inputs."""
+        """Return the site's class mix [C], and the common model's answers to its parts."""
         roles = ("server", STACK, SOLUTION, FILTERS)
         of = tuple(ref.digest for role in roles for ref in task.models.get(role, ()))
 
@@ -433,30 +441,30 @@ class PriorShift(Method[Sure]):
 
         unlabelled, *plain = site.answers("common", of, (UNLABELLED, *parts), common)
         if self.closed == NO_FEATURES:
-            mix = class_mix(counts(site), unlabelled)
+            mix = class_mix(label_counts(site), unlabelled)
         else:
-            prior = side_of(self.closed, task, site).solution(task).prior
-            mix = site_mix(counts(site), unlabelled, prior)
+            prior = closed_side_of(self.closed, task, site).solution(task).prior
+            mix = site_mix(label_counts(site), unlabelled, prior)
         return mix, plain
 
     def mix(self, task: Task, site: SiteContext) -> Tensor:
-        """Return what answers are multiplied by [C], the task naming the common model."""
-        return _counting(self._plain(task, site)[0], site)
+        """Return the mix that multiplies answers [C]; the task must name the common model."""
+        return _answer_mix(self._plain(task, site)[0], site)
 
     def _trust(self, val: Mapping[str, Tensor], site: SiteContext, chosen: Tensor) -> Tensor:
-        """Return the weight of each answer [M], from these validation images and one for each."""
+        """Return the weight of each answer [M], fitted on these validation images."""
         labels = site.data.val_labels.cpu()[chosen]
-        held = [judged(answers[chosen], labels) for answers in val.values()]
+        held = [samples_of(answers[chosen], labels) for answers in val.values()]
         given = [said.gather(1, truth[:, None])[:, 0] for said, truth, _ in held]
         return mixture_weights(torch.stack(given, dim=1), torch.ones(len(val)))
 
     def _held_out(self, val: Mapping[str, Tensor], site: SiteContext) -> Tensor:
         """Return the used answers to all validation images [n, C].
 
-        An image's own label decides nothing about its answer: each half of those that decide is
-        answered as the other half says.
+        An image's own label must not influence its answer: the deciding images are split in halves,
+        and each half is answered with weights fitted on the other.
         """
-        chosen = deciding(site)
+        chosen = deciding_images(site)
         answers = mean_answer(list(val.values()), self._trust(val, site, chosen))
         for one, other in ((chosen[::2], chosen[1::2]), (chosen[1::2], chosen[::2])):
             part = [found[one] for found in val.values()]
@@ -464,10 +472,10 @@ class PriorShift(Method[Sure]):
         return answers
 
 
-def _counting(mix: Tensor, site: SiteContext) -> Tensor:
+def _answer_mix(mix: Tensor, site: SiteContext) -> Tensor:
     """Return what a site multiplies answers by: its class mix, or an even one.
 
-    Where classes are to count alike (`training.uneven`), none is likelier beforehand.
+    With `training.uneven`, which gives all classes the same importance, the mix is even.
     """
     even = torch.full_like(mix, 1 / mix.shape[-1])
     return mix if site.training.uneven == PLAIN else even
@@ -475,11 +483,11 @@ def _counting(mix: Tensor, site: SiteContext) -> Tensor:
 
 @plain_dataclass(frozen=True)
 class Taught:
-    """What a site learns beside its labels, all on the CPU.
+    """What a site learns from beside its labels, all on the CPU.
 
-    mix: its class mix [C]. kept: int64 [m], which of D_u have a pseudo-label. soft: float32 [m, C],
-    the pseudo-labels. worth: how much one counts, in labels, a scalar. Of findings mix is [F, 2],
-    worth [F], and soft below 0 where an image has no pseudo-label of one.
+    mix: its class mix [C]. kept: int64 [m], the images of D_u that have a pseudo-label. soft:
+    float32 [m, C], the pseudo-labels. worth: the weight of one relative to a label, a scalar. For
+    findings mix is [F, 2], worth is [F], and soft is negative where a finding has no pseudo-label.
     """
 
     mix: Tensor
@@ -489,14 +497,14 @@ class Taught:
 
     @property
     def images(self) -> float:
-        """How many labelled images the pseudo-labels count for."""
+        """The number of labelled images that the pseudo-labels count as."""
         if not self.worth.ndim:
             return float(self.worth * len(self.kept))
         return float(self.worth @ (self.soft >= 0).sum(0).double()) / len(self.worth)
 
     @classmethod
     def nothing(cls, counts: Tensor) -> Self:
-        """Return what a site learns from labels alone, so many of each class [C]."""
+        """Return the value for learning from labels only; counts: labelled images of each class."""
         none = torch.empty(0, len(counts))
         worth = torch.zeros(len(counts) if counts.ndim == 2 else (), dtype=torch.float64)
         return cls(class_mix(counts, none), torch.empty(0, dtype=torch.int64), none, worth)

@@ -31,10 +31,10 @@ from fedapp.methods.base import Arrived, SiteContext, SiteReport
 from fedapp.methods.two_networks._target import (
     Distance,
     decay,
-    follow,
     inconsistency,
-    rising,
+    ramp_weight,
     siamese,
+    update_target,
 )
 from fedapp.protocol.messages import EVALUATE, SERVER_SITE, Evaluation, Reply, SiteFacts, Task
 
@@ -42,7 +42,7 @@ EPOCHS = "epochs"
 """What a site remembers: t, its local epochs so far."""
 ONLINE = "online"
 """Role of the network that descends, where the target is another; the target is the model."""
-SAME_VERSION = "run the same version of fedapp on both sides"
+REMEDY = "run the same version of fedapp on both sides"
 """What helps where a site does not send what its method asks for."""
 
 
@@ -97,7 +97,7 @@ class Siamese(Averaging):
             nonlocal epochs
             epochs = epoch
             if alpha is not None:
-                follow(target, site.model, decay(epoch, alpha))
+                update_target(target, site.model, decay(epoch, alpha))
 
         with site.drawing(task):
             steps = siamese(
@@ -105,7 +105,7 @@ class Siamese(Averaging):
                 target,
                 site.view(task, "target view"),
                 partial(inconsistency, distance=self.consistency),
-                lambda epoch: largest * rising(epoch, self.ramp_epochs),
+                lambda epoch: largest * ramp_weight(epoch, self.ramp_epochs),
                 before,
                 after,
             )
@@ -178,7 +178,7 @@ class TwoNetworks(Siamese):
         if not reply.learned:
             return
         if ONLINE not in arrived:
-            raise ProtocolError(f"learned, but sent no {ONLINE} network; {SAME_VERSION}")
+            raise ProtocolError(f"learned, but sent no {ONLINE} network; {REMEDY}")
         self.check_layers(task, reply, arrived)
 
     def check_layers(self, task: Task, reply: Reply, arrived: Mapping[str, Arrived]) -> None:
@@ -196,7 +196,7 @@ def require_layers(online: Arrived, asked: Collection[str]) -> None:
         whole = [layer for layer, names in sent.items() if names == layers[layer]]
         raise ProtocolError(
             f"sent {len(whole)} of {len(layers)} layers of its {ONLINE} network "
-            f"({_listed(whole)}); asked were {len(asked)} ({_listed(asked)}); {SAME_VERSION}"
+            f"({_listed(whole)}); asked were {len(asked)} ({_listed(asked)}); {REMEDY}"
         )
 
 

@@ -21,13 +21,13 @@ from fedapp.learn.training import freeze_batch_norm
 Distance = Literal["mse", "squared_norm", "kl"]
 """How far two answers are from each other, see `inconsistency`."""
 
-_LEAST = 1e-12
-"""Norm below which a layer counts as 0: what differs from nothing differs by very much."""
-_UNKNOWN = -100
+_MIN_NORM = 1e-12
+"""A layer's norm below this is raised to it: any difference from a layer of zeros is large."""
+_NO_LABEL = -100
 """The label of an image without one, as torch's cross entropy leaves it out."""
 
 
-def rising(epoch: int, epochs: int) -> float:
+def ramp_weight(epoch: int, epochs: int) -> float:
     """Return exp(-5 (1 - min(t, n) / n)^2), in (0, 1]: the weight of J in local epoch t of n.
 
     epoch: t >= 0, a site's local epochs so far, this one included. epochs: n >= 1 (phi_l).
@@ -41,7 +41,7 @@ def decay(epoch: int, largest: float) -> float:
 
 
 @torch.no_grad()
-def follow(target: Network, online: Network, alpha: float) -> None:
+def update_target(target: Network, online: Network, alpha: float) -> None:
     """Make target := alpha target + (1 - alpha) online, in place: Eqs. 3 and 9; parameters alone.
 
     A batch norm's statistics are each network's own.
@@ -74,15 +74,15 @@ def siamese(
 ) -> Iterator[Step]:
     """L + beta J on mini-batches drawn from labelled and unlabelled images together (Eq. 7).
 
-    L is the sum of the labelled images' cross entropies by the size of the whole batch, as in the
-    authors' code; J is `unlike` of the target's and the online network's logits, of all images.
-    `work.model` is the online network. target: may be the same one. other: the target's view.
-    weight: beta in local epoch t, counted from before + 1. after: called with t once each step is
-    taken. Without labelled images the loss is beta J (Eq. 8).
+    L is the sum of the labelled images' cross entropies divided by the size of the whole batch, as
+    in the authors' code; J is `unlike` of the target's and the online network's logits, over all
+    images. `work.model` is the online network. target: may be the same network. other: the target's
+    view. weight: beta in local epoch t, which starts at before + 1. after: called with t after each
+    step. Without labelled images the loss is beta J (Eq. 8).
     """
     data, epoch_now, itself = work.data, before, target is work.model
     images = torch.cat([data.labelled, data.unlabelled])
-    labels = F.pad(data.labels, (0, len(data.unlabelled)), value=_UNKNOWN)
+    labels = F.pad(data.labels, (0, len(data.unlabelled)), value=_NO_LABEL)
     shift, others = work.shift, torch.arange(len(data.labels), len(images))
     work.begin(len(images))
     target.train()
@@ -91,7 +91,7 @@ def siamese(
 
     def loss(online: nn.Module, x: Tensor, seen: Tensor, y: Tensor, beta: float) -> Tensor:
         logits = online(x)
-        known = F.cross_entropy(shift(logits), y, ignore_index=_UNKNOWN, reduction="sum") / len(y)
+        known = F.cross_entropy(shift(logits), y, ignore_index=_NO_LABEL, reduction="sum") / len(y)
         if not beta and itself:  # a second pass would move its statistics twice
             return known
         with torch.no_grad():  # without beta for the target's statistics: its weights go on
@@ -131,7 +131,7 @@ def divergences(
         weights = [name for name in names if name in trained]
         apart = _norm([target[name].double() - online[name].double() for name in weights])
         length = _norm([online[name].double() for name in weights])
-        found[layer] = (apart / length.clamp_min(_LEAST)).float()
+        found[layer] = (apart / length.clamp_min(_MIN_NORM)).float()
     return found
 
 

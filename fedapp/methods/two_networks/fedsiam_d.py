@@ -32,14 +32,14 @@ from fedapp.learn.networks.parts import layers_of
 from fedapp.learn.params import Params, Schema
 from fedapp.methods.averaging.base import aggregate_round, measurements
 from fedapp.methods.base import Arrived, MethodState, Phases, Round, Sent, SiteContext, SiteReport
-from fedapp.methods.two_networks._siamese import ONLINE, SAME_VERSION, TwoNetworks, require_layers
+from fedapp.methods.two_networks._siamese import ONLINE, REMEDY, TwoNetworks, require_layers
 from fedapp.methods.two_networks._target import divergences
 from fedapp.protocol.messages import MODEL, SERVER_SITE, Reply, Task
 
 DIVERGENCE = "divergence"
 """Role of a site's FSM values, a number a layer."""
 SHARE, BOUNDARY = "share", "boundary"
-"""What sites are told: tau, and the least FSM of a layer to send."""
+"""Numbers sent to sites: tau, and the minimum FSM of a layer to send."""
 
 
 @plain(frozen=True)
@@ -116,7 +116,7 @@ class FedSiamD(TwoNetworks):
                     tensors = rnd.pool.read(rnd.pool.latest(reply.site, DIVERGENCE))
                     values = {layer: tensors[layer].item() for layer in sorted(tensors)}
                     found.extend(values.values())
-                    sent += sum(sizes[layer] for layer in asked(numbers, values))
+                    sent += sum(sizes[layer] for layer in layers_to_send(numbers, values))
                     whole += sum(sizes.values())
 
         yield from aggregate_round(rnd, self.weight, numbers, self.extra_roles, on_replies)
@@ -134,17 +134,16 @@ class FedSiamD(TwoNetworks):
             super().check_layers(task, reply, arrived)
             return
         if DIVERGENCE not in arrived:
-            raise ProtocolError(f"learned, but sent no {DIVERGENCE}; {SAME_VERSION}")
+            raise ProtocolError(f"learned, but sent no {DIVERGENCE}; {REMEDY}")
         values = {n: t.item() for n, t in arrived[DIVERGENCE].whole.items()}
         for layer, value in values.items():
             if not 0 <= value < math.inf:
                 raise ProtocolError(
-                    f"{DIVERGENCE} of {layer} = {value:g}: must be finite and at least 0; "
-                    f"{SAME_VERSION}"
+                    f"{DIVERGENCE} of {layer} = {value:g}: must be finite and at least 0; {REMEDY}"
                 )
-        require_layers(arrived[ONLINE], asked(task.numbers, values))
+        require_layers(arrived[ONLINE], layers_to_send(task.numbers, values))
         if MODEL in arrived:  # else it is the site's last one over again
-            require_true(arrived[MODEL].whole, arrived[ONLINE], values)
+            check_divergences(arrived[MODEL].whole, arrived[ONLINE], values)
 
     def sends_whole(self, task: Task) -> bool:
         """Whether nothing is to be spared: one network, which is both, or the server's own two.
@@ -166,7 +165,9 @@ class FedSiamD(TwoNetworks):
             return report
         online, weights = report.contents[ONLINE], dict(site.model.named_parameters())
         values = divergences(report.params, online, weights)
-        chosen = asked(task.numbers, {layer: value.item() for layer, value in values.items()})
+        chosen = layers_to_send(
+            task.numbers, {layer: value.item() for layer, value in values.items()}
+        )
         layers = layers_of(online)
         names = frozenset(name for layer in chosen for name in layers[layer])
         if not names:  # an equal content is sent once
@@ -181,10 +182,10 @@ def boundary(rounds: Sequence[Sequence[float]], tau: float) -> float:
     return float(np.quantile(values, 1 - tau)) if values else 0.0
 
 
-def asked(numbers: Mapping[str, float], values: Mapping[str, float]) -> Collection[str]:
-    """Return the layers that a site is to send, by its FSM values and the numbers of its task.
+def layers_to_send(numbers: Mapping[str, float], values: Mapping[str, float]) -> Collection[str]:
+    """Return the layers that a site must send, by its FSM values and the numbers of its task.
 
-    A layer that does not differ at all is never sent: the server has it.
+    A layer that does not differ at all is never sent, since the server has it.
     """
     tau, least = numbers[SHARE], numbers[BOUNDARY]
     if tau <= 0:
@@ -198,12 +199,13 @@ def sizes_of(params: Params) -> dict[str, int]:
     return {n: sum(params[name].numel() for name in names) for n, names in layers.items()}
 
 
-def require_true(target: Params, online: Arrived, values: Mapping[str, float]) -> None:
-    """Check that no layer that came is said to differ by far more than it does.
+def check_divergences(target: Params, online: Arrived, values: Mapping[str, float]) -> None:
+    """Check that no FSM value is far larger than the difference of the layers that arrived.
 
-    A value out of all proportion would raise the boundary for everybody. Of layers with nothing but
-    weight and bias, since no server knows which other tensors are statistics. Twice, and 0.1, are
-    more than what rounding to float16 makes of a difference. Raises ProtocolError.
+    Such a value would raise the boundary for all sites. Only layers with nothing but weight and
+    bias are checked, since the server does not know which other tensors are statistics. Rounding to
+    float16 changes a difference by less than the tolerance, a factor of 2 and 0.1. Raises
+    ProtocolError.
     """
     known = {
         name: online.whole[name]
@@ -215,7 +217,7 @@ def require_true(target: Params, online: Arrived, values: Mapping[str, float]) -
         if values[layer] > 2 * found.item() + 0.1:
             raise ProtocolError(
                 f"{DIVERGENCE} of {layer} = {values[layer]:g}, but its two networks differ by "
-                f"{found.item():.3g} there; {SAME_VERSION}"
+                f"{found.item():.3g} there; {REMEDY}"
             )
 
 

@@ -41,12 +41,12 @@ from fedapp.methods.averaging.base import (
     WARM_UP,
     Averaging,
     aggregate_round,
-    common,
+    common_models,
     measurements,
     work_of,
 )
 from fedapp.methods.base import MethodState, Phases, Round, SiteContext, SiteReport
-from fedapp.methods.two_networks._target import decay, follow
+from fedapp.methods.two_networks._target import decay, update_target
 from fedapp.protocol.messages import EVALUATE, SERVER_SITE, ModelRef, Reply, Task
 
 STEPS, TEACHER = "steps", "teacher."
@@ -105,12 +105,12 @@ class RscFed(Averaging):
     def _consensus(self, rnd: Round) -> Phases[None]:
         parts: list[tuple[float, ModelRef]] = []
         for phase, sites in enumerate(self.drawn(rnd)):
-            replies = yield [rnd.task(k, "train", phase, {}, **common(rnd)) for k in sites]
+            replies = yield [rnd.task(k, "train", phase, {}, **common_models(rnd)) for k in sites]
             parts += self.weighed(rnd, [reply for reply in replies if reply.learned])
         if parts:
             rnd.pool.average(parts)
         if rnd.server_learns:
-            yield [rnd.task(SERVER_SITE, "train", 0, {}, **common(rnd))]
+            yield [rnd.task(SERVER_SITE, "train", 0, {}, **common_models(rnd))]
 
     def drawn(self, rnd: Round) -> list[list[int]]:
         """Return the members of each subset, ascending; drawn by (seed, round, subset)."""
@@ -148,7 +148,7 @@ class RscFed(Averaging):
 
         def bring_along() -> None:
             nonlocal done
-            follow(teacher, site.model, decay(done, self.largest_decay))
+            update_target(teacher, site.model, decay(done, self.largest_decay))
             done += 1
 
         draws = site.stream("augment", task)

@@ -54,15 +54,15 @@ from fedapp.methods.um_pfssl.relation import (
     ranked,
     relation,
 )
-from fedapp.methods.um_pfssl.unlisted_peers import Peers, Strangers
+from fedapp.methods.um_pfssl.unlisted_peers import Peers, UnlistedPeers
 from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply, ScoredRef, SiteFacts, Task
 
 log = logging.getLogger(__name__)
 
 SEARCH = "search"
 """Action of a task that only looks for helpers."""
-PAPER_M = 5
-"""Places in a site's list, its own model's included (Sec. VI-A)."""
+PAPER_LIST_SIZE = 5
+"""The size of a site's list in the paper, its own model included (Sec. VI-A)."""
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -73,7 +73,7 @@ class UmPfssl(Method[HelperLists]):
     state: ClassVar[type[MethodState]] = HelperLists
     joins_at: ClassVar[float] = 1
 
-    helper_list_size: Annotated[int, Field(ge=1, le=64)] = PAPER_M
+    helper_list_size: Annotated[int, Field(ge=1, le=64)] = PAPER_LIST_SIZE
     """M, models in a site's list, its own included, one of a site at most; 1: no helpers."""
     num_replaced: NonNegative = 2
     """R, helpers up for replacement, below M."""
@@ -112,7 +112,7 @@ class UmPfssl(Method[HelperLists]):
     ) -> list[Incompatibility]:
         """More places than there are sites; the paper's 5 pass anywhere, and count as all sites."""
         found, clients = super().incompatibilities(conditions, why), conditions.split.num_clients
-        if self.helper_list_size > max(clients, PAPER_M):
+        if self.helper_list_size > max(clients, PAPER_LIST_SIZE):
             rule = f"must be at most split.num_clients = {clients}: a list has one model of a site"
             found.append(Incompatibility("method.helper_list_size", rule))
         return found
@@ -159,7 +159,7 @@ class UmPfssl(Method[HelperLists]):
         Of all, where every peer is listed: nobody can replace the R lowest then, and they would
         stay as they are for ever.
         """
-        up_for_replacement = self.num_replaced if _strangers(site, helpers, peers) else 0
+        up_for_replacement = self.num_replaced if _unlisted_peers(site, helpers, peers) else 0
         keep = max(len(helpers) - up_for_replacement, 0)
         return [rnd.pool.latest(ref.site) for ref in helpers[:keep]] + helpers[keep:]
 
@@ -177,7 +177,7 @@ class UmPfssl(Method[HelperLists]):
         wanted = max(self.num_replaced if searches else 0, free if trains else 0)
         if not wanted:  # a draw takes the time of all peers, and most sites need none
             return []
-        others = _strangers(site, helpers, peers)
+        others = _unlisted_peers(site, helpers, peers)
         drawn = rnd.stream("newcomers", site).permutation(len(others))[:wanted]
         return [rnd.pool.latest(others[i]) for i in drawn.tolist()]
 
@@ -326,7 +326,7 @@ def _trained(rnd: Round) -> Sequence[int]:
     return peers
 
 
-def _strangers(site: int, helpers: Sequence[ModelRef], peers: Peers) -> Strangers:
+def _unlisted_peers(site: int, helpers: Sequence[ModelRef], peers: Peers) -> UnlistedPeers:
     """Return the trained peers that are not on a site's list."""
     return peers.but({site, *(ref.site for ref in helpers)})
 

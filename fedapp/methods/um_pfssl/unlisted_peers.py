@@ -1,4 +1,4 @@
-"""The peers that a site does not list, without a walk through all of them for every site."""
+"""The peers that a site does not list, found without a loop over all peers for every site."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,18 @@ class Peers:
     def _place(self) -> dict[int, int]:
         return {peer: place for place, peer in enumerate(self.trained)}
 
-    def but(self, listed: Iterable[int]) -> "Strangers":
-        """Return the peers that are none of these sites; of these, some may be no peers."""
+    def but(self, listed: Iterable[int]) -> "UnlistedPeers":
+        """Return the peers except these sites, some of which may not be peers."""
         places = {self._place[site] for site in listed if site in self._place}
-        return Strangers(self.trained, tuple(sorted(places)))
+        return UnlistedPeers(self.trained, tuple(sorted(places)))
 
 
 @dataclass(frozen=True)
-class Strangers:
-    """Peers but for those at a few places, ascending; each is found in the time of these few."""
+class UnlistedPeers:
+    """All peers except those at a few positions, ascending.
+
+    Access takes time in proportion to these few.
+    """
 
     peers: Sequence[int]
     left_out: tuple[int, ...]
@@ -32,7 +35,7 @@ class Strangers:
         return len(self.peers) - len(self.left_out)
 
     def __getitem__(self, index: int) -> int:
-        """Return the stranger at an index from 0. Raises IndexError as a list does."""
+        """Return the unlisted peer at an index from 0. Raises IndexError as a list does."""
         for place in self.left_out:
             if place > index:
                 break

@@ -14,7 +14,7 @@ from fedapp.data.own.train_test_split import ASIDE, MIN_GROUPS, TEST, TRAIN, VAL
 from fedapp.data.sites import BAGS
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.experiment.experiment import Experiment
-from fedapp.methods import learning_from
+from fedapp.methods import methods_learning_from
 from fedapp.tools.check.remarks import SHOWN, Remark, fault, note, shown
 
 UNLABELLED = "(no label)"
@@ -275,7 +275,9 @@ def remarks_on_bags(
         return
     if experiment and BAGS not in experiment.method.learns_from:
         what = f"images in bags, but method.name = {experiment.method.name!r} does not use them"
-        yield fault(what, f"have the preset's method changed to {' or '.join(learning_from(BAGS))}")
+        yield fault(
+            what, f"have the preset's method changed to {' or '.join(methods_learning_from(BAGS))}"
+        )
     dealt = zip(listing.entries, parts, strict=True)
     filled = {entry.bag for entry, part in dealt if entry.bag and part == TRAIN}
     if filled < set(listing.bags) and (wrong := why_unidentifiable(_proportions(listing, filled))):

@@ -8,19 +8,14 @@ import torch
 
 from fedapp.data.augment import STRONG_VIEWS
 from fedapp.learn.networks import initial_params
-from fedapp.methods.averaging.ditto import Ditto
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
-from fedapp.methods.averaging.fedper import FedPer
-from fedapp.methods.averaging.fedprox import FedProx
-from fedapp.methods.averaging.fedrod import FedRoD
 from fedapp.methods.averaging.fixmatch_global import FixMatchGlobal
 from fedapp.methods.averaging.lg_fedavg import LgFedAvg
 from fedapp.methods.averaging.pfedme import PFedMe
 from fedapp.methods.averaging.sage import Sage
 from fedapp.protocol.messages import Incoming, ModelRef, Refusal, Task
 from tests.methods.conformance import (
-    ODD,
     PIXELS,
     Deal,
     context,
@@ -31,30 +26,7 @@ from tests.methods.conformance import (
     toy,
 )
 
-AVERAGING = [FedAvg, FedProx, FedBN, FedPer, LgFedAvg, PFedMe]
-EVERY = [method(objective) for method in AVERAGING for objective in ("supervised", "fixmatch")]
-EVERY += [FedRoD(), Ditto(), Sage(), FixMatchGlobal()]
-SUPERVISED = ("fedrod", "ditto")
-
-
 # --- sites that lack something --------------------------------------------------------------------
-
-
-@named(EVERY)
-def test_sites_that_lack_something_run_to_the_end(tmp_path, method):
-    """No labels; no training images; one image, labelled or not; nothing to measure on."""
-    played = play(toy(method, tmp_path, ODD))
-    assert [row["skipped"] for row in played.rows()] == [{}] * 3
-    objective = "supervised" if method.name in SUPERVISED else getattr(method, "objective", "")
-    learners = {0, 3, 5} if objective == "supervised" else {0, 1, 3, 4, 5}
-    assert {e.task.site for e in played.of(0, "warmup") if e.incoming.payloads} == {0, 3, 5}
-    for number in (1, 2):
-        sent = {e.task.site for e in played.of(number, "train") if e.incoming.payloads}
-        assert sent == learners
-        assert played.rows()[number]["trained"] == len(learners)
-    assert played.rows()[2]["sites_evaluated"] == 5  # the sixth has no test images
-    if played.kept() or method.name in SUPERVISED:
-        assert {e.task.site for e in played.seen if e.private} == learners
 
 
 @named([FedAvg("fixmatch"), Sage(), FixMatchGlobal()])
@@ -77,24 +49,6 @@ def test_one_labelled_image_leaves_the_statistics_of_batch_norm_alone(tmp_path):
     assert torch.equal(one.upload["stem.norm.running_mean"], server["stem.norm.running_mean"])
     assert not torch.equal(one.upload["head.weight"], server["head.weight"])
     assert not torch.equal(many.upload["stem.norm.running_mean"], server["stem.norm.running_mean"])
-
-
-@named([FedBN(), FedPer()])
-def test_a_lost_private_part_starts_again_from_w_0(tmp_path, method, caplog):
-    """Nobody else has it. The run goes on; the site's log says so."""
-
-    def lose(task, incoming):
-        if (task.site, task.round, task.action) == (1, 1, "evaluate"):
-            [folder] = tmp_path.glob("run/remote/site-1/private")
-            for path in folder.rglob("*.safetensors"):
-                path.unlink()
-        return incoming
-
-    played = play(toy(method, tmp_path), lose)
-    assert [row["skipped"] for row in played.rows()] == [{}] * 3
-    assert "the site begins it anew" in caplog.text
-    [_, second, _] = played.of(2, "evaluate")
-    assert second.private
 
 
 # --- sites that fail ------------------------------------------------------------------------------

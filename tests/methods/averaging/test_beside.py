@@ -6,7 +6,6 @@ grows by 1 whenever they train.
 
 from dataclasses import replace
 
-import pytest
 from pydantic.dataclasses import dataclass
 
 from fedapp.core.settings import CLOSED
@@ -64,20 +63,6 @@ def test_it_starts_from_w_0_and_is_what_the_last_training_made_of_it(tmp_path, m
 
 
 @named(BOTH)
-def test_no_message_holds_it(tmp_path, method):
-    played = play(toy(method, tmp_path, **PHASES))
-    parts = [load(e.private) for e in played.seen if e.private]
-    secrets = {part[name].numpy().tobytes() for part in parts for name in (HEAD,)}
-    assert len(secrets) == 4  # w_0's has grown four times
-    for exchange in played.seen:
-        for blob in (*exchange.down.values(), *exchange.incoming.payloads.values()):
-            assert load(blob).keys() == played.w_0().keys() - played.kept()
-        sent = [*exchange.down.values(), *exchange.incoming.payloads.values(), *exchange.heads]
-        assert not any(secret in message for message in sent for secret in secrets)
-        assert not any(b"memory." in message for message in sent)
-
-
-@named(BOTH)
 def test_a_site_that_does_not_train_keeps_it_as_it_is(tmp_path, method):
     """It only measures, is not of the cohort, or has nothing to learn from."""
     deals = (Deal(9, 0), Deal(8, 0), Deal(0, 5))
@@ -96,30 +81,6 @@ def test_a_site_that_does_not_train_keeps_it_as_it_is(tmp_path, method):
     assert {k: grown(played, played.of(3, "evaluate")[k]) for k in (0, 1)} == {
         k: times[k] for k in (0, 1)
     }
-
-
-class Stop(Exception):
-    """Stands for a power cut."""
-
-
-@named(BOTH)
-@pytest.mark.parametrize("cut", [(0, 1, 1), (1, 0, 1), (2, 0, 2)])
-def test_a_run_that_is_cut_and_resumed_has_the_same(tmp_path, method, cut):
-    """Also where sites had gone on: it belongs to the round that is resumed. cut: round, phase,
-    site."""
-
-    def tamper(task, incoming):
-        if (task.round, task.phase, task.site) == cut and task.action != "evaluate":
-            raise Stop
-        return incoming
-
-    experiment = toy(method, tmp_path, **PHASES)
-    with pytest.raises(Stop):
-        play(experiment, tamper)
-    resumed = play(replace(experiment, runtime=replace(experiment.runtime, resume=True)))
-    whole = play(toy(method, tmp_path, name="whole", **PHASES))
-    assert resumed.records() == whole.records() and resumed.rows() == whole.rows()
-    assert [grown(whole, e) for e in resumed.of(2, "evaluate")] == [4, 4, 4]
 
 
 @named(BOTH)

@@ -9,12 +9,8 @@ from fedapp.learn.networks.resnet9 import ResNet9Settings
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedbn import FedBN
 from tests.methods.conformance import (
-    UNEQUAL,
     Deal,
-    assert_descent_with_private_by_hand,
     assert_measured_by_hand,
-    assert_private_never_travels,
-    assert_shared_is_mean,
     play,
     toy,
 )
@@ -34,22 +30,6 @@ def played(tmp_path_factory):
 
 def test_every_batch_norm_is_kept_whole():
     assert FedBN().kept_private(build_model(ResNet9Settings(width=2), (1, 8, 8), 10)) == KEPT
-
-
-def test_no_batch_norm_travels_in_either_direction(played):
-    assert_private_never_travels(played, KEPT)
-
-
-def test_what_is_shared_is_averaged_by_numbers_of_images(played):
-    assert_shared_is_mean(played, [deal.labelled for deal in UNEQUAL])
-
-
-def test_a_site_learns_from_the_mean_and_its_own_batch_norms(played):
-    assert_descent_with_private_by_hand(played)
-
-
-def test_a_site_measures_the_mean_with_its_own_batch_norms(played):
-    assert_measured_by_hand(played)
 
 
 def test_batch_norms_differ_between_sites_and_their_counters_go_on(played):

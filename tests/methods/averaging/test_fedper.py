@@ -1,4 +1,4 @@
-"""FedPer: every site has a head of its own; the body is FedAvg's."""
+"""FedPer and LG-FedAvg: a site's own head, or its own body; `test_second_network` has a run."""
 
 import pytest
 import torch
@@ -9,12 +9,7 @@ from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedper import FedPer
 from fedapp.methods.averaging.lg_fedavg import LgFedAvg
 from tests.methods.conformance import (
-    UNEQUAL,
     Deal,
-    assert_descent_with_private_by_hand,
-    assert_measured_by_hand,
-    assert_private_never_travels,
-    assert_shared_is_mean,
     play,
     toy,
 )
@@ -22,45 +17,10 @@ from tests.methods.conformance import (
 HEAD = frozenset({"head.weight", "head.bias"})
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory):
-    """One batch an epoch and no dropout, so that it can be done by hand."""
-    changes = {"training__batch_size": 64, "training__local_epochs": 2, "model__dropout": 0.0}
-    return play(toy(FedPer(), tmp_path_factory.mktemp("fedper"), **changes))
-
-
-def test_the_head_is_kept_and_nothing_else():
-    assert FedPer().kept_private(build_model(ResNet9Settings(width=2), (1, 8, 8), 10)) == HEAD
-
-
 def test_what_fedper_keeps_lg_fedavg_shares():
     network = build_model(ResNet9Settings(width=2), (3, 8, 8), 9)
     kept, other = FedPer().kept_private(network), LgFedAvg().kept_private(network)
-    assert kept | other == network.state_dict().keys() and not kept & other
-
-
-def test_no_head_travels_in_either_direction(played):
-    assert_private_never_travels(played, HEAD)
-
-
-def test_the_body_is_averaged_by_numbers_of_images_batch_norms_included(played):
-    assert_shared_is_mean(played, [deal.labelled for deal in UNEQUAL])
-    [one, *_] = played.of(1, "train")
-    assert "stem.norm.running_mean" in one.upload
-
-
-def test_a_site_learns_from_the_mean_body_and_its_own_head(played):
-    assert_descent_with_private_by_hand(played)
-
-
-def test_a_site_measures_the_mean_body_with_its_own_head(played):
-    assert_measured_by_hand(played)
-
-
-def test_heads_start_alike_and_differ_once_learned(played):
-    assert all(e.task.private == "" for e in played.of(0, "warmup"))
-    heads = [played.private(e.reply.private)["head.weight"] for e in played.of(2, "train")]
-    assert not torch.equal(heads[0], heads[1]) and not torch.equal(heads[1], heads[2])
+    assert kept == HEAD and other == network.state_dict().keys() - HEAD
 
 
 @pytest.mark.parametrize("method", [FedPer, LgFedAvg])

@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from pydantic import ValidationError
 
-from fedapp.learn.networks import build_model, initial_params
-from fedapp.learn.objectives import squared_distance
+from fedapp.learn.networks import build_model
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedprox import FedProx
-from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
+    START,
+    TASK,
     assert_close,
     assert_same,
     context,
@@ -22,9 +21,6 @@ from tests.methods.conformance import (
     trainable,
 )
 
-W_T = ModelRef(-2, 1, "a" * 64)
-TASK = Task(0, 1, "train", ModelRef(0, 0, "b" * 64), {"server": (W_T,)})
-START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
 WEIGHTS = trainable(build_model(PIXELS, (1, 8, 8), 3))
 
 
@@ -32,34 +28,6 @@ def trained(method, **training):
     site = context(data_of(labelled=6), START, **training)
     report = method.site_round(TASK, site)
     return report.params, report.metrics["loss"]
-
-
-def test_the_gradient_of_half_mu_times_the_distance_is_mu_times_the_difference():
-    """By finite differences: d/dw_i of mu / 2 ||w - a||^2."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((2, 3), (4,))
-    w = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
-    a = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
-    mu, h = 0.7, 1e-6
-    assert squared_distance(w, a).item() == pytest.approx(
-        sum(((x - y) ** 2).sum().item() for x, y in zip(w, a, strict=True))
-    )
-    for tensor, anchor in zip(w, a, strict=True):
-        flat, target = tensor.view(-1), anchor.view(-1)
-        for i in range(len(flat)):
-            flat[i] += h
-            above = mu / 2 * squared_distance(w, a).item()
-            flat[i] -= 2 * h
-            below = mu / 2 * squared_distance(w, a).item()
-            flat[i] += h
-            slope = (above - below) / (2 * h)
-            assert slope == pytest.approx(mu * (flat[i] - target[i]).item(), abs=1e-6)
-
-
-def test_no_distance_no_pull():
-    w = torch.ones(3, requires_grad=True)
-    squared_distance([w], [torch.ones(3)]).backward()
-    assert w.grad.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("mu", [0.01, 1.0, 7.0])
@@ -104,8 +72,7 @@ def test_many_steps_by_hand(tmp_path):
             by_hand = descent_by_hand(
                 experiment, played.server(exchange), data.labelled, data.labels, steps, pull
             )
-            floats = {n: t for n, t in by_hand.items() if t.is_floating_point()}
-            assert_close(exchange.upload, floats, atol=1e-4)
+            assert_close(exchange.upload, by_hand, atol=1e-4)
 
 
 @pytest.mark.parametrize("objective", ["supervised", "fixmatch"])
@@ -117,25 +84,8 @@ def test_without_pull_it_is_fedavg_bit_for_bit(tmp_path, objective):
     assert some.records() != plain.records()
 
 
-def test_a_strong_pull_holds_the_site_at_the_servers_model():
-    """rate mu = 0.5: every step halves the way back."""
-
-    def moved(mu):
-        params, _ = trained(FedProx(proximal=mu), local_epochs=20)
-        return sum(((params[n] - START[n]) ** 2).sum().item() for n in WEIGHTS) ** 0.5
-
-    far, near, held = moved(0.0), moved(1.0), moved(5.0)
-    assert held < near < far and held < far / 2
-
-
 def test_the_loss_that_is_reported_is_without_the_pull():
     """At two steps: the mean of the losses at w_t and at w_1, which mu does not change."""
     _, plain = trained(FedAvg(), local_epochs=2)
     _, pulled = trained(FedProx(proximal=7.0), local_epochs=2)
     assert pulled == plain
-
-
-@pytest.mark.parametrize("bad", [{"proximal": -0.1}, {"mu": 1.0}, {"confidence": 1.5}])
-def test_hyper_parameters_are_checked(bad):
-    with pytest.raises((ValidationError, TypeError)):
-        FedProx(**bad)

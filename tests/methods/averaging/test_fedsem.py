@@ -5,25 +5,22 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load
 
-from fedapp.learn.networks import initial_params
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedsem import KNOWN, LABEL, TEACHER, FedSem
-from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply, SiteFacts, Task
+from fedapp.protocol.messages import ModelRef, Reply, SiteFacts, Task
 from fedapp.site.private_state import MEMORY
 from tests.methods.conformance import (
-    ODD,
-    PIXELS,
+    OTHER,
+    SERVER,
+    START,
     assert_same,
     context,
     data_of,
     play,
-    play_in_one_store,
     toy,
 )
 
-SERVER = ModelRef(SERVER_SITE, 1, "a" * 64)
 TASK = Task(0, 2, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
-START, OTHER = (initial_params(PIXELS, (1, 8, 8), 3, seed=seed) for seed in (0, 1))
 ONCE = FedSem(labelled_rounds=1)
 
 
@@ -113,14 +110,3 @@ def test_before_that_unlabelled_images_play_no_part():
     facts = SiteFacts(0, (1, 8, 8), ("a",), 6, 54, 0, 1, "0" * 64)
     for number, weight in ((1, 6), (30, 6), (31, 60)):
         assert FedSem().weight(facts, Reply(0, number, "d" * 64)) == weight
-
-
-def test_sites_that_lack_something_take_part(tmp_path):
-    played = play(toy(ONCE, tmp_path, ODD))
-    assert all(not row["skipped"] for row in played.rows())
-
-
-def test_sites_that_share_the_servers_store_give_the_same_numbers(tmp_path):
-    one = play(toy(ONCE, tmp_path, name="wire"))
-    two = play_in_one_store(toy(ONCE, tmp_path, name="loopback"))
-    assert one.rows() == two.rows() and one.records() == two.records()

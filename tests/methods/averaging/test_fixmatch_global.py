@@ -3,17 +3,9 @@
 import pytest
 import torch
 
-from fedapp.learn.networks import initial_params
 from fedapp.methods.averaging import fixmatch_global
-from fedapp.methods.averaging.fedavg import FedAvg
-from fedapp.methods.averaging.fixmatch_global import FixMatchGlobal, taught
-from fedapp.protocol.messages import ModelRef, Task
-from tests.methods.conformance import PIXELS, assert_same, context, data_of
-
-SERVER = ModelRef(-2, 1, "a" * 64)
-TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
-WARM_UP = Task(0, 0, "warmup", TASK.own, TASK.models)
-START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
+from fedapp.methods.averaging.fixmatch_global import FixMatchGlobal, fixed_label_steps
+from tests.methods.conformance import START, TASK, assert_same, context, data_of
 
 
 @pytest.fixture
@@ -23,9 +15,9 @@ def given(monkeypatch):
 
     def note(work, weak, strong, labels, sure, weight):
         found.append((labels, sure))
-        return taught(work, weak, strong, labels, sure, weight)
+        return fixed_label_steps(work, weak, strong, labels, sure, weight)
 
-    monkeypatch.setattr(fixmatch_global, "taught", note)
+    monkeypatch.setattr(fixmatch_global, "fixed_label_steps", note)
     return found
 
 
@@ -51,24 +43,3 @@ def test_where_nothing_is_sure_it_is_as_at_weight_zero(given):
     assert_same(unsure, light.site_round(TASK, context(data, START)).params)
     taught_something = FixMatchGlobal(confidence=0.0).site_round(TASK, context(data, START)).params
     assert not torch.equal(unsure["head.weight"], taught_something["head.weight"])
-
-
-@pytest.mark.parametrize(("labelled", "unlabelled"), [(4, 0), (0, 5), (1, 0), (0, 1)])
-def test_a_site_without_either_part_learns_from_the_other(labelled, unlabelled):
-    method = FixMatchGlobal(confidence=0.0)
-    report = method.site_round(TASK, context(data_of(labelled, unlabelled), START))
-    assert not torch.equal(report.params["head.weight"], START["head.weight"])
-
-
-def test_the_warm_up_is_fedavgs(given):
-    training = {"warmup_epochs": 4, "warmup_rounds": 4}
-    one, two = (
-        method.site_round(WARM_UP, context(data_of(4, 9), START, **training)).params
-        for method in (FixMatchGlobal(), FedAvg())
-    )
-    assert_same(one, two)
-    assert not given
-
-
-def test_two_views_for_each_of_a_batch():
-    assert FixMatchGlobal().images_per_step(8, data_of()) == 16

@@ -1,18 +1,13 @@
 """LocalOnly: nothing is sent to peers, and only sites with labels train."""
 
-import json
-
 import pytest
 import torch
 
-from fedapp.experiment.config import load_experiment
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.base import MethodState, Round
 from fedapp.methods.recommended.prior_shift import PriorShift
 from fedapp.protocol.messages import ModelRef
 from fedapp.site.private_state import MEMORY
-from tests.flower.results import loopback
-from tests.golden.numbers import SHRUNK
 from tests.methods.conformance import UNEQUAL, Deal, play, toy
 
 
@@ -71,18 +66,3 @@ def test_it_is_bit_for_bit_the_model_that_prior_shift_trains_alone(tmp_path, cha
             for name, tensor in exchange.upload.items():
                 assert torch.equal(lone[MEMORY + name], tensor), (number, name)
     assert compared >= 4
-
-
-def test_on_the_same_preset_both_measure_the_same_at_every_site(tmp_path):
-    settings = {**SHRUNK, "split.num_clients": 3, "training.warmup_epochs": 5}
-    found = {}
-    for preset in ("local_only", "prior_shift"):
-        shown = {"method.preset": preset, "runtime.out": str(tmp_path / preset)}
-        folder = loopback(load_experiment("digits_demo", {**settings, **shown}))
-        found[preset] = json.loads((folder / "evaluations.json").read_text())
-    assert len(found["local_only"]) == 3
-    for site, mine in found["local_only"].items():
-        for part in ("val", "test"):
-            assert (
-                mine[part]["confusion"] == found["prior_shift"][site][f"{part}_alone"]["confusion"]
-            )

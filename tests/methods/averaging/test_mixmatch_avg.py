@@ -1,15 +1,12 @@
 """MixMatch-FedAvg: its ramp, its ends, and what it shares with FedAvg."""
 
-import pytest
 import torch
-from pydantic import ValidationError
 
 from fedapp.learn.networks import initial_params
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.mixmatch_avg import MixMatchAvg
 from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
-    ODD,
     PIXELS,
     Deal,
     assert_close,
@@ -18,7 +15,6 @@ from tests.methods.conformance import (
     data_of,
     mean_by_hand,
     play,
-    play_in_one_store,
     toy,
 )
 
@@ -51,8 +47,7 @@ def test_without_mixing_and_unlabelled_images_it_is_fedavg(tmp_path):
     mine = play(toy(MixMatchAvg(mixup=0.0), tmp_path, deals, name="mine"))
     plain = play(toy(FedAvg("fixmatch"), tmp_path, deals, name="plain"))
     one, two = (played.server(played.of(2, "evaluate")[0]) for played in (mine, plain))
-    floats = {name: tensor for name, tensor in two.items() if tensor.is_floating_point()}
-    assert_close(one, floats, atol=1e-5)
+    assert_close(one, two, atol=1e-5)
 
 
 def test_the_server_averages_by_all_images(tmp_path):
@@ -68,33 +63,3 @@ def test_the_weight_matters_and_so_does_mixing():
         MixMatchAvg(mixup=0.0), MixMatchAvg(unlabelled_weight=0.0), MixMatchAvg(temperature=1.0),
     ):  # fmt: skip
         assert not torch.equal(first, learned(other)["head.weight"])
-
-
-def test_the_warm_up_is_fedavgs():
-    task = Task(0, 0, "warmup", TASK.own, SERVER)
-    assert_same(learned(MixMatchAvg(), task), learned(FedAvg(), task))
-
-
-def test_sites_that_lack_something_take_part(tmp_path):
-    played = play(toy(MixMatchAvg(), tmp_path, ODD))
-    assert all(not row["skipped"] for row in played.rows())
-    assert {e.task.site for e in played.of(1, "train") if e.reply.learned} == {0, 1, 3, 4, 5}
-
-
-def test_sites_that_share_the_servers_store_give_the_same_numbers(tmp_path):
-    one = play(toy(MixMatchAvg(), tmp_path, name="wire"))
-    two = play_in_one_store(toy(MixMatchAvg(), tmp_path, name="loopback"))
-    assert one.rows() == two.rows() and one.records() == two.records()
-
-
-def test_all_views_go_through_at_once():
-    assert MixMatchAvg(views=3).images_per_step(8, data_of()) == 32
-
-
-@pytest.mark.parametrize("changes", [
-    {"views": 0}, {"temperature": 0.0}, {"mixup": -0.1}, {"unlabelled_weight": -1.0},
-    {"ramp_rounds": 0},
-])  # fmt: skip
-def test_settings_out_of_range_are_refused(changes):
-    with pytest.raises(ValidationError):
-        MixMatchAvg(**changes)

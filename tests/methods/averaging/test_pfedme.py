@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from pydantic import ValidationError
 
-from fedapp.learn.networks import build_model, initial_params
+from fedapp.learn.networks import build_model
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.pfedme import PFedMe
-from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
     PIXELS,
+    START,
+    TASK,
     UNEQUAL,
     assert_close,
     context,
@@ -22,9 +22,6 @@ from tests.methods.conformance import (
     trainable,
 )
 
-SERVER = ModelRef(-2, 1, "a" * 64)
-TASK = Task(0, 1, "train", ModelRef(0, 0, "b" * 64), {"server": (SERVER,)})
-START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
 WEIGHTS = trainable(build_model(PIXELS, (1, 8, 8), 3))
 
 # --- the rule of one mini-batch, on F(theta) = theta' A theta / 2 - b' theta ----------------------
@@ -74,14 +71,6 @@ def test_the_band_is_tied_to_w_and_theta_goes_on_from_where_it_is():
     torch.testing.assert_close(theta, begin - 0.1 * (A @ begin - B + 3.0 * (begin - W)))
 
 
-def test_lambda_pulls():
-    def distance(pull):
-        theta, _, _ = descend(PFedMe(elastic=pull, inner_steps=200), rate=0.005)
-        return (theta - W).norm().item()
-
-    assert distance(100.0) < 0.1 * distance(0.0)
-
-
 def test_without_band_w_stays_and_theta_is_plain_descent():
     theta, w, _ = descend(PFedMe(elastic=0.0, inner_steps=3), rate=0.1)
     assert torch.equal(w, W)
@@ -122,21 +111,6 @@ def test_what_is_measured_is_theta_and_what_is_sent_is_w():
     assert report.metrics["loss"] == pytest.approx(gradient_step.metrics["loss"], rel=1e-6)
 
 
-def test_lambda_of_a_hundred_is_not_lambda_of_zero():
-    """rate 0.005: rate lambda = 0.5."""
-
-    def strayed(pull):
-        report, site = site_round(
-            PFedMe(elastic=pull, inner_steps=20), local_epochs=3, learning_rate=0.005
-        )
-        return (flat(site.measured[-1]) - flat(START)).norm(), report.params
-
-    far, unmoved = strayed(0.0)
-    near, moved = strayed(100.0)
-    assert near < 0.5 * far
-    assert torch.equal(flat(unmoved), flat(START)) and not torch.equal(flat(moved), flat(START))
-
-
 def test_every_round_theta_starts_at_the_servers_w():
     """The site keeps nothing: a second round from the same w gives the same answer."""
     first, site = site_round(PFedMe())
@@ -161,8 +135,7 @@ def test_with_one_descent_and_eta_lambda_of_one_it_is_fedavg_without_momentum(tm
     for number, action in ((0, "warmup"), (1, "train"), (2, "train")):
         pairs = zip(moreau.of(number, action), plain.of(number, action), strict=True)
         for mine, theirs in pairs:
-            floats = {n: t for n, t in theirs.upload.items() if t.is_floating_point()}
-            assert_close(mine.upload, floats, atol=1e-5)
+            assert_close(mine.upload, theirs.upload, atol=1e-5)
 
 
 def test_a_site_with_nothing_to_learn_from_measures_w_and_sends_nothing():
@@ -172,10 +145,6 @@ def test_a_site_with_nothing_to_learn_from_measures_w_and_sends_nothing():
 
 
 # --- the server -----------------------------------------------------------------------------------
-
-
-def server_weights(played, exchange):
-    return {n: t for n, t in played.server(exchange).items() if n in WEIGHTS}
 
 
 @pytest.mark.parametrize("beta", [0.3, 1.0, 2.0])
@@ -204,11 +173,3 @@ def test_nobody_is_asked_to_measure_w(tmp_path):
     assert played.summary["bytes_evaluation"] == 0
     last = {e.task.site: e.reply.evaluations["test"].accuracy for e in played.seen}
     assert played.rows()[-1]["mean_test_accuracy"] == pytest.approx(sum(last.values()) / 3)
-
-
-@pytest.mark.parametrize("bad", [
-    {"elastic": -1.0}, {"inner_steps": 0}, {"outer_rate": 0.0}, {"beta": 0.0}, {"lamda": 1.0},
-])  # fmt: skip
-def test_hyper_parameters_are_checked(bad):
-    with pytest.raises((ValidationError, TypeError)):
-        PFedMe(**bad)

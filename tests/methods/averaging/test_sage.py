@@ -4,24 +4,26 @@ import math
 
 import pytest
 import torch
-from pydantic import ValidationError
 
-from fedapp.learn.networks import initial_params
 from fedapp.learn.objectives import consistency
 from fedapp.methods.averaging import sage
-from fedapp.methods.averaging.sage import Sage, corrected, corrected_loss
-from fedapp.protocol.messages import ModelRef, SiteFacts, Task
-from tests.methods.conformance import PIXELS, assert_same, context, data_of, state_of
-
-SERVER = ModelRef(-2, 1, "a" * 64)
-TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (SERVER,)})
-START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
+from fedapp.methods.averaging.sage import Sage, corrected_loss, corrected_targets
+from fedapp.protocol.messages import SiteFacts, Task
+from tests.methods.conformance import (
+    SERVER,
+    START,
+    TASK,
+    assert_same,
+    context,
+    data_of,
+    state_of,
+)
 
 
 def target(own, received, half_gap=0.05):
     """Soft target and whether it counts, of one image."""
     rows = [torch.tensor([row], dtype=torch.float64) for row in (own, received)]
-    [soft], [counts] = corrected(*rows, 0.95, half_gap)
+    [soft], [counts] = corrected_targets(*rows, 0.95, half_gap)
     return soft.tolist(), bool(counts)
 
 
@@ -121,27 +123,6 @@ def test_the_received_model_stays_as_it_came_while_the_site_learns(given, monkey
     assert not seen[0].requires_grad
 
 
-def test_the_warm_up_is_supervised(given):
-    task = Task(0, 0, "warmup", TASK.own, TASK.models)
-    training = {"warmup_epochs": 4, "warmup_rounds": 4}
-    report = Sage().site_round(task, context(data_of(4, 5), START, **training))
-    assert report.params is not None and not given
-
-
 def test_a_site_counts_all_its_images_once():
     facts = SiteFacts(0, (1, 8, 8), ("a", "b"), 4, 5, 0, 0, "d" * 64)
     assert Sage().weight(facts, Task(0, 1, "train", SERVER)) == 9
-
-
-def test_a_real_site_learns_with_and_without_either_part():
-    for labelled, unlabelled in ((4, 5), (0, 5), (5, 0), (1, 0), (0, 1)):
-        site = context(data_of(labelled, unlabelled), START, local_epochs=2)
-        report = Sage(confidence=0.0).site_round(TASK, site)
-        assert math.isfinite(report.metrics["loss"]), (labelled, unlabelled)
-    assert Sage().site_round(TASK, context(data_of(0, 0), START)).params is None
-
-
-@pytest.mark.parametrize("bad", [{"half_gap": 0.0}, {"confidence": 1.1}, {"strong_view": "x"}])
-def test_hyper_parameters_are_checked(bad):
-    with pytest.raises(ValidationError):
-        Sage(**bad)

@@ -19,14 +19,14 @@ from fedapp.methods import method_class
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.averaging.fedprox import FedProx
 from fedapp.methods.bags import fedpl
-from fedapp.methods.bags._bagged import shared, shares_of
+from fedapp.methods.bags._bagged import steps_by_kind
 from fedapp.methods.bags.fedllp import FedLLP
-from fedapp.methods.bags.fedpl import FedPL, labels_of
-from fedapp.methods.bags.fedul import FedUL, own_mix
+from fedapp.methods.bags.fedpl import FedPL, confident_labels
+from fedapp.methods.bags.fedul import FedUL, site_class_mix
 from fedapp.methods.incompatibilities import Conditions
 from fedapp.protocol.messages import EVALUATE, ModelRef, Reply, SiteFacts, Task
 from tests.flower.grids import MemoryGrid, preset, serve, sites
-from tests.flower.results import loopback, results, rows
+from tests.flower.results import loopback, rows
 from tests.methods.conformance import (
     PIXELS,
     assert_close,
@@ -122,11 +122,6 @@ def test_a_step_from_bags_of_unequal_size_by_hand(double):
     assert step(site.model).item() == pytest.approx(-given.log().mean().item(), rel=1e-4)
 
 
-def test_the_share_of_a_bag_is_its_share_of_the_images():
-    bags = Bags(torch.tensor([0, 3, 0, 0]), ROWS)
-    assert shares_of(bags).tolist() == [0.75, 0.0, 0.0, 0.25]
-
-
 def test_a_site_with_nothing_sends_nothing():
     assert trained(FedUL(), data_of(0, 4)).params is None
 
@@ -187,7 +182,7 @@ def test_a_site_knows_its_mix_from_bags_and_labels():
     rows = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]]).double()
     data = bagged(torch.tensor([0] * 4 + [1] * 4), rows, labelled=1)
     wanted = torch.tensor([3, 5, 1]).double() + 1 / 3
-    torch.testing.assert_close(own_mix(data, torch.empty(0, 3)), wanted / wanted.sum())
+    torch.testing.assert_close(site_class_mix(data, torch.empty(0, 3)), wanted / wanted.sum())
 
 
 def test_the_personal_answer_is_the_common_one_times_the_mix():
@@ -197,7 +192,7 @@ def test_the_personal_answer_is_the_common_one_times_the_mix():
     found = FedUL(personal=True).site_round(MEASURE, site).evaluations
     assert found["test_common"] == plain["test_common"] == plain["test"]
     site.load(W_T)
-    mix = own_mix(data, torch.empty(0, 3))
+    mix = site_class_mix(data, torch.empty(0, 3))
     answers = reweighted(site.predicted(data.test), mix)
     right = int((answers.argmax(1) == data.test_labels).sum())
     assert found["test"].correct == right
@@ -254,13 +249,6 @@ def test_the_consistency_term_leaves_the_statistics_alone():
     names = [n for n in START if n.endswith("num_batches_tracked")]
     assert names and all(torch.equal(plain[n], vat[n]) for n in names)
     assert any(not torch.equal(plain[n], vat[n]) for n in START)
-
-
-def test_a_weight_of_next_to_nothing_is_fedllp():
-    """A step's dropout draws are its own: the consistency term makes none."""
-    data = bagged(torch.arange(12) % 4)
-    plain = trained(FedLLP(), data).params
-    assert_close(trained(FedLLP(vat=1e-12, radius=1.0), data).params, plain, atol=1e-6)
 
 
 def test_the_consistency_term_is_added():
@@ -343,7 +331,9 @@ def test_afterwards_sure_and_unsure_images_are_mixed():
 def test_shares_of_a_mixture_are_drawn_anew_for_each_mini_batch_by_seed_and_task(monkeypatch):
     """Beta(b, b): their mean is 0.5; 40 draws, 5 sigma of the widest case are 0.4."""
     monkeypatch.setattr(
-        fedpl, "labels_of", lambda site, x: (torch.arange(len(x)) % 2 == 0, torch.zeros(len(x)))
+        fedpl,
+        "confident_labels",
+        lambda site, x: (torch.arange(len(x)) % 2 == 0, torch.zeros(len(x))),
     )
     seen = []
     monkeypatch.setattr(FedPL, "_mixed", lambda self, network, x, sure, label, share: seen.append(
@@ -365,7 +355,7 @@ def test_labels_are_given_as_the_network_answers_in_use():
     x = site.normalise(digits_like(6, 1))
     site.model.train()
     before = site.params()
-    sure, label = labels_of(site, x)
+    sure, label = confident_labels(site, x)
     assert site.model.training
     site.model.eval()
     answers = torch.softmax(site.model(x), 1)
@@ -378,7 +368,7 @@ def test_the_sure_ones_have_a_probability_of_40_percent_and_the_most_probable_la
     p = torch.tensor([[0.2, 0.41, 0.39], [0.39, 0.31, 0.3], [0.05, 0.05, 0.9], [0.3, 0.31, 0.39]])
     site = context(data_of(), START)
     object.__setattr__(site, "model", torch.nn.Identity())
-    sure, label = labels_of(site, p.log())
+    sure, label = confident_labels(site, p.log())
     assert sure.tolist() == [True, False, True, False] and label.tolist() == [1, 0, 2, 2]
 
 
@@ -387,16 +377,9 @@ def test_one_image_of_a_kind_is_not_enough(monkeypatch):
     for count, learned in ((1, False), (2, True), (6, True), (7, False)):
         sure = torch.arange(8) < count
         found = (sure, torch.zeros(8, dtype=torch.int64))
-        monkeypatch.setattr("fedapp.methods.bags.fedpl.labels_of", lambda *_, f=found: f)
+        monkeypatch.setattr("fedapp.methods.bags.fedpl.confident_labels", lambda *_, f=found: f)
         report = trained(FedPL(), bagged(torch.arange(8) % 4), batch_size=8)
         assert (report.params is not None) == learned
-
-
-def test_without_both_kinds_nothing_is_learned():
-    """w_0 is unsure of everything."""
-    start = {name: torch.zeros_like(tensor) for name, tensor in START.items()}
-    site = context(bagged(torch.arange(8) % 4), start)
-    assert FedPL().site_round(TASK, site).params is None
 
 
 # --- labels and bags at one site ------------------------------------------------------------------
@@ -412,11 +395,11 @@ def test_labels_and_bags_share_the_steps_of_a_task(method, labelled):
 
 def test_they_share_them_by_their_numbers_of_images():
     """Few images of a kind have one step of several; without a number both have their passes."""
-    assert shared(9, 6, 12) == (3, 6) and shared(7, 6, 12) == (2, 5)
-    assert shared(25, 6, 600) == (1, 24) and shared(25, 600, 6) == (24, 1)
-    assert shared(7, 0, 12) == (0, 7) and shared(7, 6, 0) == (7, 0)
-    assert shared(1, 6, 12) == (0, 1) and shared(0, 6, 12) == (0, 0)
-    assert shared(None, 6, 12) == (None, None)
+    assert steps_by_kind(9, 6, 12) == (3, 6) and steps_by_kind(7, 6, 12) == (2, 5)
+    assert steps_by_kind(25, 6, 600) == (1, 24) and steps_by_kind(25, 600, 6) == (24, 1)
+    assert steps_by_kind(7, 0, 12) == (0, 7) and steps_by_kind(7, 6, 0) == (7, 0)
+    assert steps_by_kind(1, 6, 12) == (0, 1) and steps_by_kind(0, 6, 12) == (0, 0)
+    assert steps_by_kind(None, 6, 12) == (None, None)
 
 
 def test_of_each_kind_as_many_steps_as_its_share():
@@ -483,7 +466,7 @@ def test_too_few_bags_are_refused_before_the_first_round(tmp_path, split):
 def test_told_proportions_that_are_all_wrong_are_refused_too(tmp_path, monkeypatch):
     """Bags enough, of which the sites are told the same."""
     monkeypatch.setattr(
-        "fedapp.data.simulated_sites.noisy", lambda told, *_: torch.full_like(told, 0.1)
+        "fedapp.data.simulated_sites.with_noise", lambda told, *_: torch.full_like(told, 0.1)
     )
     alike = {"split.deal": "majority", "split.prior_noise": 0.2}
     with pytest.raises(DataError, match=r"split\.bags = 12: site 0: its 12 bags do not tell 10"):
@@ -515,18 +498,6 @@ def test_under_flower_each_site_tells_its_own_log_what_bags_it_has(
         line.startswith(f"site {k}: bags: 12; condition number of their class proportions ")
         for k, line in enumerate(said)
     )
-
-
-@pytest.mark.parametrize("name", ["fedul", "fedllp", "fedpl"])
-def test_loopback_and_flower_give_the_same_bits(tmp_path, name, one_process):
-    short = {"rounds.num_rounds": 1, "data.subset": 300, "training.local_epochs": 1}
-    short |= {"method.personal": True} if name == "fedul" else {}
-    here = loopback(federation(name, tmp_path / "loopback", **short))
-    experiment = federation(name, tmp_path / "flower", **short)
-    (tmp_path / "flower").mkdir()
-    grid = MemoryGrid(sites({"preset": preset(experiment, tmp_path)}, 3))
-    _, there = serve(experiment, grid)
-    assert results(here) == results(there.path)
 
 
 def test_it_learns_from_bags_alone(tmp_path):

@@ -14,7 +14,7 @@ from fedapp.methods.bags._losses import (
     adversarial_loss,
     bag_loss,
     bag_posterior,
-    prevailing,
+    prevailing_classes,
     proportion_loss,
     transition,
 )
@@ -37,12 +37,6 @@ def test_the_posterior_of_four_bags_by_hand():
     raw = (ETA @ matrix.T).flatten().tolist()
     assert raw == pytest.approx([0.352, 0.456, 0.240, 0.120])
     assert bag_posterior(ETA, matrix).flatten().tolist() == pytest.approx(Q, abs=5e-6)
-
-
-def test_without_the_prior_it_is_another():
-    plain = bag_posterior(ETA, transition(PI, SHARES, torch.ones(3)))
-    expected = [0.33939, 0.36364, 0.19394, 0.10303]
-    assert plain.flatten().tolist() == pytest.approx(expected, abs=5e-6)
 
 
 def test_the_loss_is_the_mean_negative_logarithm_of_the_posterior():
@@ -85,13 +79,6 @@ def test_bags_that_are_classes_are_labels_bit_for_bit(classes):
     wanted.backward()
     assert loss.item() == pytest.approx(wanted.item(), abs=1e-6)
     assert torch.equal(one.grad, other.grad)
-
-
-def test_the_order_of_bags_does_not_count():
-    order = torch.tensor([2, 0, 3, 1])
-    one = bag_posterior(ETA, transition(PI, SHARES, PRIOR))
-    other = bag_posterior(ETA, transition(PI[order], SHARES[order], PRIOR))
-    torch.testing.assert_close(one[:, order], other)
 
 
 def test_a_bag_that_the_site_lacks_gets_nothing():
@@ -189,18 +176,18 @@ def test_of_a_class_that_occurs_in_no_bag_nothing_is_learned():
 
 def test_the_prevailing_class_by_hand():
     """The site's mix is .38 .34 .28; of the last bag .4 / .38 is below .4 / .34."""
-    assert prevailing(PI, SHARES).tolist() == [0, 1, 2, 1]
+    assert prevailing_classes(PI, SHARES).tolist() == [0, 1, 2, 1]
 
 
 def test_at_an_even_mix_the_most_frequent_class_prevails():
     even = torch.stack([PI[0].roll(k) for k in range(3)])
-    assert torch.equal(prevailing(even, torch.full((3,), 1 / 3)), even.argmax(1))
+    assert torch.equal(prevailing_classes(even, torch.full((3,), 1 / 3)), even.argmax(1))
 
 
 def test_a_class_that_no_bag_holds_prevails_nowhere():
     """A rare class prevails where all of it lies, however many others lie there."""
     rows = torch.tensor([[0.99, 0.0, 0.01], [1.0, 0.0, 0.0]])
-    assert prevailing(rows, torch.tensor([0.5, 0.5])).tolist() == [2, 0]
+    assert prevailing_classes(rows, torch.tensor([0.5, 0.5])).tolist() == [2, 0]
 
 
 # --- label proportions ----------------------------------------------------------------------------
@@ -323,20 +310,6 @@ def test_the_first_step_is_long_enough_for_float32(images):
     """The direction that is found is that of float64, image by image."""
     found, exact = steps(network(), images)[0], steps(network().double(), images.double())[0]
     assert F.cosine_similarity(found, exact).min() > 0.99
-
-
-def test_the_first_step_is_lost_in_bfloat16(images):
-    """Cosines of -0.28 to 0.87 and 1.6 times the loss were found: docs/research/bags.md.
-
-    How wrong they are differs from one kind of CPU to another.
-    """
-    half = network()
-    half.compute = torch.bfloat16
-    found, loss = steps(half, images, 0.01)
-    exact, wanted = steps(network().double(), images.double(), 0.01)
-    alike = F.cosine_similarity(found, exact)
-    assert alike.min() < 0.5 and alike.mean() < 0.9, alike
-    assert loss != pytest.approx(wanted, rel=0.01)
 
 
 def test_no_gradient_flows_into_the_answers_that_are_kept():

@@ -19,16 +19,16 @@ from fedapp.methods.closed_form._contents import (
     GUESSES,
     LEARN,
     LOGLIK,
+    MIN_LOGLIK,
     NEXT,
     OWN_VOTES,
     SOLUTION,
     SUMS,
     VOTE,
     VOTES,
-    WORST,
     check_closed,
-    check_owed,
-    owed,
+    check_role_asked_for,
+    role_asked_for,
 )
 from fedapp.methods.closed_form._discriminant import (
     BY_CLASS,
@@ -169,8 +169,8 @@ def votes(*loglik):
 
 @pytest.mark.parametrize("role", [VOTES, OWN_VOTES])
 def test_votes_are_of_the_sites_validation_images(role):
-    check(role, votes(-1.0, 0.0, 5 * WORST))
-    for loglik in ((0.1, -1.0), (5 * WORST - 1, -1.0), (-3e38, -1.0)):
+    check(role, votes(-1.0, 0.0, 5 * MIN_LOGLIK))
+    for loglik in ((0.1, -1.0), (5 * MIN_LOGLIK - 1, -1.0), (-3e38, -1.0)):
         assert "of the site's 5 validation images" in refused(role, votes(*loglik))
     nobody = replace(FACTS, val=0)
     check(role, votes(0.0, 0.0), nobody)
@@ -187,11 +187,11 @@ def test_votes_are_of_the_sites_validation_images(role):
 def test_an_answer_holds_what_was_asked_for_and_no_more(action, named, role):
     ref = ModelRef(0, 0, "b" * 64)
     task = Task(0, 0, action, ref, {named: (ref,)}, numbers={"step": 0.0})
-    check_owed(task, replace(REPLY, contents={role: "c" * 64}))
+    check_role_asked_for(task, replace(REPLY, contents={role: "c" * 64}))
     for contents in ({}, {NEXT: "c" * 64}, {role: "c" * 64, NEXT: "d" * 64}):
         with pytest.raises(ProtocolError, match=f"asked for its {role}, it sent"):
-            check_owed(task, replace(REPLY, contents=contents))
-    check_owed(replace(task, action="evaluate"), REPLY)
+            check_role_asked_for(task, replace(REPLY, contents=contents))
+    check_role_asked_for(replace(task, action="evaluate"), REPLY)
 
 
 # --- sums of patches ------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def spoil(asked, change, site=1):
 
     def tamper(task, incoming):
         if (
-            asked not in (owed(task), task.action)
+            asked not in (role_asked_for(task), task.action)
             or task.site != site
             or not isinstance(incoming.answer, Reply)
         ):
@@ -379,7 +379,9 @@ def test_a_bad_answer_is_refused_by_name_and_the_others_go_on(
 @pytest.mark.parametrize("role", [VOTES, OWN_VOTES])
 def test_an_answer_without_contents_that_is_taken_ends_nothing(tmp_path, monkeypatch, role):
     """The server goes on without it, whoever lets it through."""
-    monkeypatch.setattr("fedapp.methods.closed_form.one_round.check_owed", lambda task, reply: None)
+    monkeypatch.setattr(
+        "fedapp.methods.closed_form.one_round.check_role_asked_for", lambda task, reply: None
+    )
     played = play(toy(OneRound(), tmp_path, DEALS, rounds__num_rounds=1), spoil(role, nothing))
     assert played.rows()[-1]["sites_evaluated"] == 3
 

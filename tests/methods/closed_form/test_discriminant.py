@@ -9,18 +9,16 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedapp.learn.params import schema_of
 from fedapp.methods.closed_form._discriminant import (
-    LEAST_RIDGE,
-    NEVER,
+    MIN_RIDGE,
+    UNSEEN_CLASS_LOGIT,
     Classes,
     Guesses,
     Sums,
-    added,
     classes_schema,
     guesses_schema,
-    packed,
     shares_of_all,
+    sum_of,
     sums_schema,
-    unpacked,
 )
 
 EMPTY = torch.empty(0, 2)
@@ -98,14 +96,6 @@ def test_guesses_that_are_sure_and_right_are_labels():
         torch.testing.assert_close(one, other)
 
 
-def test_of_no_image_there_is_nothing_to_guess():
-    x, labels = drawn(30)
-    nothing = Guesses.of(x[:0], torch.empty(0, 3))
-    sums = sums_of(x, labels, 12)
-    again = sums.with_guesses(nothing)
-    assert torch.equal(again.counts, sums.counts) and torch.equal(again.by_class, sums.by_class)
-
-
 def test_classes_travel_likewise():
     x, labels = drawn(20)
     found = Classes.of(sums_of(x, labels, 12))
@@ -116,12 +106,6 @@ def test_classes_travel_likewise():
     torch.testing.assert_close(again.means, found.means, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(again.within, found.within, rtol=1e-6, atol=1e-7)
     assert again.images == found.images and torch.equal(again.counts, found.counts)
-
-
-def test_the_upper_triangle_is_the_matrix():
-    square = torch.tensor([[1.0, 2, 3], [2, 4, 5], [3, 5, 6]], dtype=torch.float64)
-    assert packed(square).tolist() == [1, 2, 3, 4, 5, 6]
-    assert torch.equal(unpacked(packed(square), 3), square)
 
 
 def test_true_sums_leave_no_negative_eigenvalue():
@@ -146,8 +130,8 @@ def test_the_federations_sums_are_the_pools(data):
         Sums.of(x[(site == k) & has], labels[(site == k) & has], x[(site == k) & ~has], 3)
         for k in order
     ]
-    sent = added(Sums.from_params(part.to_params()) for part in parts)
-    for found, atol in ((added(parts), 1e-12), (sent, 1e-5)):
+    sent = sum_of(Sums.from_params(part.to_params()) for part in parts)
+    for found, atol in ((sum_of(parts), 1e-12), (sent, 1e-5)):
         assert torch.equal(found.counts, pooled.counts) and found.images == pooled.images == 40
         for name in ("by_class", "total", "second"):
             torch.testing.assert_close(
@@ -257,7 +241,10 @@ def test_a_class_that_nobody_has_is_never_the_answer():
     for mine, theirs in ((found.head(0.1), few.head(0.1)), (
         [each[0] for each in found.heads([0.1])], [each[0] for each in few.heads([0.1])]
     )):  # fmt: skip
-        assert mine[1][3:].tolist() == [NEVER, NEVER] and not mine[0][3:].any()
+        assert (
+            mine[1][3:].tolist() == [UNSEEN_CLASS_LOGIT, UNSEEN_CLASS_LOGIT]
+            and not mine[0][3:].any()
+        )
         torch.testing.assert_close(logits(mine, x)[:, :3], logits(theirs, x))
         assert not torch.softmax(logits(mine, x), 1)[:, 3:].any()
 
@@ -266,7 +253,7 @@ def test_not_even_where_all_images_of_a_class_are_alike():
     """Nothing lies between these classes' images: logits are as large as they can be."""
     x = torch.eye(4)[:3] * 0.9
     found = Classes.of(Sums.of(x, torch.arange(3), x[:0], 4))
-    assert found.level(30.0) == pytest.approx(LEAST_RIDGE)
+    assert found.level(30.0) == pytest.approx(MIN_RIDGE)
     for head in ([each[0] for each in found.heads([0.001])], found.head(found.level(0.001))):
         asked = torch.cat([x, torch.eye(4)[3:], torch.zeros(1, 4), -x])
         answers = logits(head, asked).argmax(1)
@@ -337,20 +324,6 @@ def test_alone_is_the_analysis_of_ones_own_labelled_images():
     plain = Classes.of(Sums.of(x, labels, x[:0], 3))
     torch.testing.assert_close(alone.means, plain.means)
     torch.testing.assert_close(alone.within, plain.within)
-
-
-def test_alone_knows_no_class_that_it_lacks():
-    x, _ = drawn(4)
-    weight, bias = Classes.none(3, 5).with_own(x, torch.tensor([0, 2, 0, 2]), 1.0).head(0.1)
-    assert bias[1] == NEVER and not weight[1].any() and (bias[[0, 2]] > NEVER).all()
-
-
-def test_a_small_weight_changes_nothing():
-    x, labels = drawn(40)
-    every = Classes.of(sums_of(x, labels, 25))
-    found = every.with_own(x[:7], labels[:7], 1e-12)
-    torch.testing.assert_close(found.means, every.means)
-    torch.testing.assert_close(found.within, every.within)
 
 
 # --- the share of each class among all images -----------------------------------------------------

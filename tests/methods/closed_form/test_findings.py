@@ -9,7 +9,13 @@ import fedapp
 from fedapp.core.errors import ProtocolError
 from fedapp.methods.base import Arrived
 from fedapp.methods.closed_form._contents import GUESSES, RIDGES, SUMS, check_closed
-from fedapp.methods.closed_form._discriminant import UNSEEN_CLASS_GAP, Classes, Guesses, Sums, pairs
+from fedapp.methods.closed_form._discriminant import (
+    UNSEEN_CLASS_GAP,
+    Classes,
+    Guesses,
+    Sums,
+    by_finding,
+)
 from fedapp.methods.closed_form._findings import _heads, logits, sums_of
 from fedapp.protocol.messages import SiteFacts
 
@@ -39,7 +45,7 @@ def test_sums_by_hand():
 
 def test_one_finding_read_everywhere_is_two_classes():
     x, y, other = drawn(findings=1, unread=0)
-    [mine] = pairs(sums_of(x, y, other))
+    [mine] = by_finding(sums_of(x, y, other))
     plain = Sums.of(x, y[:, 0], other, 2)
     for name in ("counts", "by_class", "total", "second"):
         torch.testing.assert_close(getattr(mine, name), getattr(plain, name))

@@ -6,14 +6,11 @@ from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import load
 
 from fedapp.core.errors import ConfigError, RunError
-from fedapp.core.progress import Progress
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import Part
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.resume import open_run
 from fedapp.learn.class_priors import reweighted, site_mix
 from fedapp.learn.features import build_features
 from fedapp.learn.metrics import evaluation
@@ -34,20 +31,16 @@ from fedapp.methods.closed_form._contents import (
     VOTE,
     Solution,
 )
-from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, added
+from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, sum_of
 from fedapp.methods.closed_form._server import (
-    BEFORE,
-    LIKELY_RIDGE,
-    LIKELY_TEMPERATURE,
+    DEFAULT_RIDGE,
+    DEFAULT_TEMPERATURE,
+    LOG_PRIOR,
     MOST_GUESSES,
 )
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.methods.incompatibilities import Conditions
-from fedapp.protocol.messages import EVALUATE, SERVER_SITE, Task
-from fedapp.protocol.store import ModelStore
-from fedapp.protocol.traffic import Ledger
-from fedapp.server.engine import Engine
-from fedapp.server.pool import ModelPool
+from fedapp.protocol.messages import EVALUATE
 from fedapp.simulation.in_process import Loopback
 from fedapp.site.federation import federation_of
 from tests.methods.conformance import (
@@ -57,6 +50,7 @@ from tests.methods.conformance import (
     cut_at,
     play,
     play_in_one_store,
+    run_on,
     site_data,
     toy,
 )
@@ -72,15 +66,8 @@ def normalised(data, images):
     return normalise(images, data.mean, data.std)
 
 
-def content(played, role, site=SERVER_SITE):
-    """The newest content of a role in a finished run's pool."""
-    plain = played.folder.load_checkpoint()["pool"]
-    pool = ModelPool.from_plain(ModelStore(played.folder.pool_root), plain)
-    return load(pool.get(pool.latest(site, role).digest))
-
-
 def solution(played):
-    return Solution.from_params(content(played, SOLUTION))
+    return Solution.from_params(played.newest(SOLUTION))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +124,7 @@ def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
             return int(before.argmax()), next(elections)
         return OWN_WEIGHTS.index(own_weight), 0.0
 
-    monkeypatch.setattr("fedapp.methods.closed_form._server.elected", elected)
+    monkeypatch.setattr("fedapp.methods.closed_form._server.elect", elected)
     played = play(toy(OneRound(answer=answer), tmp_path, DEALS, **ONCE))
     assert next(elections, None) is None
     sites = [site_data(played.experiment, site) for site in range(len(DEALS))]
@@ -148,16 +135,16 @@ def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
     )
     labels = [data.labels for data in sites]
     sums = [Sums.of(*of, 10) for of in zip(known, labels, other, strict=True)]
-    total = guessed = added(sums)
+    total = guessed = sum_of(sums)
     found, rounds = solution(played), len(likelier) - 2
     assert found.guessed == rounds == played.summary["closed_guessed"]
     for _ in range(rounds):
         classes, again = Classes.of(guessed), []
-        level = classes.level(LIKELY_RIDGE)
+        level = classes.level(DEFAULT_RIDGE)
         for features, of, *own in zip(other, sums, known, labels, strict=True):
             more = bool(own_weight) and len(own[0])
             head = (classes.with_own(*own, own_weight) if more else classes).head(level)
-            weight, bias = (of / LIKELY_TEMPERATURE for of in head)
+            weight, bias = (of / DEFAULT_TEMPERATURE for of in head)
             answers = torch.softmax(features.double() @ weight.T + bias, dim=1)
             mix = site_mix(of.counts, answers, found.prior)
             again.append(Guesses.of(features, reweighted(answers, mix)))
@@ -177,7 +164,7 @@ def test_without_unlabelled_images_there_is_nothing_to_guess(tmp_path):
 def test_any_dealing_of_the_same_images_has_the_same_solution(tmp_path, features, monkeypatch):
     """One site with all of them, or three: a toy deals the images in order. Filters are learned
     from the same sums, to the bit. Chosen by hand: votes are by the sites' own mixes."""
-    monkeypatch.setattr("fedapp.methods.closed_form._server.elected", nobody_votes)
+    monkeypatch.setattr("fedapp.methods.closed_form._server.elect", nobody_votes)
     method = OneRound(features=features, answer="common", guesses=0)
     found = []
     for name, cut in (("one", (60,)), ("three", (7, 33, 20)), ("two", (0, 60))):
@@ -188,7 +175,7 @@ def test_any_dealing_of_the_same_images_has_the_same_solution(tmp_path, features
     first, *others = found
     for other in others:
         if features == "patches":
-            mine, theirs = content(first, FILTERS), content(other, FILTERS)
+            mine, theirs = first.newest(FILTERS), other.newest(FILTERS)
             assert all(torch.equal(mine[name], theirs[name]) for name in mine)
         one, two = solution(first), solution(other)
         torch.testing.assert_close(one.classes.means, two.classes.means, rtol=0, atol=1e-6)
@@ -224,15 +211,14 @@ def dealt_alike(federation, cut):
 
 def run_over(experiment, shares):
     """Run with sites of this data."""
-    folder = open_run(experiment, federation_of(experiment).manifest)
-    wire = Wire(experiment, folder.path / "remote")
-    for k, data in enumerate(shares):
-        wire.sites[k] = replace(wire.sites[k], data=replace(data, audit=None))
-    store = ModelStore(folder.pool_root)
-    with Progress() as progress:
-        engine = Engine(experiment, wire, folder, store, progress, Ledger())
-        engine.run()
-    return type("Run", (), {"folder": folder, "experiment": experiment})()
+
+    def carrier(_, folder, __):
+        wire = Wire(experiment, folder.path / "remote")
+        for k, data in enumerate(shares):
+            wire.sites[k] = replace(wire.sites[k], data=replace(data, audit=None))
+        return wire
+
+    return run_on(experiment, carrier)
 
 
 class Shuffled(Loopback):
@@ -243,31 +229,18 @@ class Shuffled(Loopback):
 
 
 def test_the_order_of_replies_does_not_matter(tmp_path):
-    records = []
-    for carrier in (Loopback, Shuffled):
-        experiment = toy(HOG, tmp_path, DEALS, name=carrier.__name__, **ONCE)
-        federation = federation_of(experiment)
-        folder = open_run(experiment, federation.manifest)
-        store = ModelStore(folder.pool_root)
-        transport = carrier(experiment, federation, store, folder.sites_root)
-        with Progress() as progress:
-            Engine(experiment, transport, folder, store, progress, Ledger()).run()
-        records.append(folder.load_checkpoint())
-    assert records[0]["pool"] == records[1]["pool"]
-    sites = [record["state"]["standings"]["sites"] for record in records]
-    assert sites[0] == sites[1]
-
-
-def test_sites_that_share_the_servers_store_give_the_same_numbers(tmp_path, played):
-    other = play_in_one_store(toy(HOG, tmp_path, DEALS))
-    assert other.rows() == played.rows() and other.records() == played.records()
+    one, other = (
+        play_in_one_store(toy(HOG, tmp_path, DEALS, name=kind.__name__, **ONCE), kind)
+        for kind in (Loopback, Shuffled)
+    )
+    assert one.records() == other.records()
 
 
 def test_half_precision_of_models_does_not_reach_the_sums(tmp_path, played):
     """`transport.precision=float16` halves matrices; what the closed form sends is of vectors."""
     half = play(toy(HOG, tmp_path, DEALS, transport__precision="float16"))
     assert not any(row["skipped"] for row in half.rows())
-    one, two = content(half, SOLUTION), content(played, SOLUTION)
+    one, two = half.newest(SOLUTION), played.newest(SOLUTION)
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
@@ -322,25 +295,8 @@ def test_without_the_sites_mix_all_classes_are_equally_frequent(tmp_path, answer
             assert exchange.reply.evaluations["test"].confusion == wanted.confusion
 
 
-def context_of(played, site):
-    """A site of a finished run, which works on its pool, and the server's newest contents."""
-    experiment = played.experiment
-    federation = federation_of(experiment)
-    store = ModelStore(played.folder.pool_root)
-    pool = ModelPool.from_plain(store, played.folder.load_checkpoint()["pool"])
-    models = {
-        role: (pool.latest(SERVER_SITE, role),)
-        for role in (SOLUTION, FILTERS)
-        if (SERVER_SITE, role) in pool.contents
-    }
-    task = Task(site, 1, EVALUATE, pool.latest(site), models)
-    transport = Loopback(experiment, federation, store, played.folder.sites_root)
-    context, _ = transport.sites[site].context(task)
-    return task, context
-
-
 def predictors(played, site, answer=""):
-    task, context = context_of(played, site)
+    task, context = played.at_the_end(site)
     return played.experiment.method.used(task, context, answer)
 
 
@@ -391,25 +347,17 @@ def test_every_site_is_asked_once_for_each(played):
 def test_a_newcomers_sums_are_added(tmp_path, capsys):
     from tests.server.test_joining import Late
 
-    def run(name, comes):
-        experiment = toy(HOG, tmp_path, DEALS, name=name)
-        federation = federation_of(experiment)
-        folder = open_run(experiment, federation.manifest)
-        store = ModelStore(folder.pool_root)
-        transport = Late(experiment, federation, store, folder.sites_root, comes)
-        with Progress() as progress:
-            Engine(experiment, transport, folder, store, progress, Ledger()).run()
-        transport.folder = folder
-        return transport
-
-    early, late = run("early", {}), run("late", {3: 1, 2: 2})
+    early, late = (
+        play_in_one_store(toy(HOG, tmp_path, DEALS, name=name), partial(Late, comes=comes))
+        for name, comes in (("early", {}), ("late", {3: 1, 2: 2}))
+    )
     counted = [(t.round, t.site) for t, _ in late.seen if t.action == COUNT]
     assert counted == [(0, 0), (0, 1), (0, 4), (1, 3), (2, 2)]
     voted = [(t.round, t.site) for t, _ in late.seen if t.action == VOTE and GRID in t.models]
     assert voted[-5:] == [(2, site) for site in range(5)]  # all of them, on the new sums
-    assert content(early, SOLUTION).keys() == content(late, SOLUTION).keys()
-    for name, tensor in content(late, SOLUTION).items():
-        torch.testing.assert_close(tensor, content(early, SOLUTION)[name])
+    assert early.newest(SOLUTION).keys() == late.newest(SOLUTION).keys()
+    for name, tensor in late.newest(SOLUTION).items():
+        torch.testing.assert_close(tensor, early.newest(SOLUTION)[name])
 
 
 @pytest.mark.parametrize("cut", [(0, COUNT, 2), (0, VOTE, 1), (0, VOTE, 5 + 3), (0, GUESS, 1),
@@ -452,7 +400,7 @@ def test_sites_that_lack_something_take_part(tmp_path, deals):
     assert not any(row["skipped"] for row in played.rows())
     assert len(played.of(0, EVALUATE)) == len(deals)
     if not any(deal.val for deal in deals):
-        ridge, place = divmod(int(BEFORE.argmax()), len(TEMPERATURES))
+        ridge, place = divmod(int(LOG_PRIOR.argmax()), len(TEMPERATURES))
         found = solution(played)
         assert found.temperature == TEMPERATURES[place] == 2 and RIDGES[ridge] == 1
         assert found.own_weight == 0
@@ -492,7 +440,7 @@ def test_filters_are_learned_first(tmp_path):
     assert {e.task.round for e in played.seen if e.task.action == LEARN} == {0}
     [row] = [row for row in played.rows() if row["round"] == 0]
     assert row["mean_test_accuracy_common"] > 0.4
-    start, filters = features.state_dict(), content(played, FILTERS)
+    start, filters = features.state_dict(), played.newest(FILTERS)
     assert all(not torch.equal(filters[name], start[name]) for name in start)
     assert_measured_again(played)
 
@@ -513,8 +461,8 @@ def test_features_of_a_frozen_network_are_those_of_w_0(tmp_path, model):
     played = play(toy(OneRound(features="network"), tmp_path, deals, model=model, **ONCE))
     assert not any(row["skipped"] for row in played.rows())
     w_0 = played.w_0()
-    assert all(torch.equal(content(played, FILTERS)[name], of) for name, of in w_0.items())
-    task, _ = context_of(played, 0)
+    assert all(torch.equal(played.newest(FILTERS)[name], of) for name, of in w_0.items())
+    task, _ = played.at_the_end(0)
     assert task.models[FILTERS][0].digest == task.own.digest
     assert not any(task.own.digest in e.down for e in played.seen)
     assert_measured_again(played)
@@ -535,11 +483,6 @@ def refused(*overrides):
 def test_a_frozen_network_without_weights_is_refused():
     says = refused("method.features=network")
     assert "`network` features need a trained network: set model.weights" in says
-
-
-@pytest.mark.parametrize("rule", ["median", "bounded", "filtered"])
-def test_another_average_is_refused(rule):
-    assert "it adds sums of sites, and averages no models" in refused(f"rounds.robust={rule}")
 
 
 def test_unknown_features_are_refused():

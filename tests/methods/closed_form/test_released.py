@@ -10,27 +10,26 @@ from fedapp.learn.params import schema_of
 from fedapp.methods.closed_form._contents import RELEASED, TOTALS, Solution, released_schemas
 from fedapp.methods.closed_form._discriminant import Classes, Sums
 from fedapp.methods.closed_form._protected import (
-    COUNTED,
+    COUNT_WEIGHT,
+    DEFAULT_OWN_WEIGHT,
+    DEFAULT_TEMPERATURE,
     FIRST_ROW,
-    LIKELY,
-    OTHERS,
+    MOMENT_WEIGHT,
+    NOISY_RIDGE,
+    OTHER_MOMENT_WEIGHT,
+    OTHER_SUM_WEIGHT,
     RADIUS,
-    RIDGE,
     SECOND_ROW,
     SENSITIVITY,
-    SQUARED,
-    UNLABELLED,
-    USUAL,
     Released,
     chosen_at_home,
     classes_of,
-    cleared,
-    drawn,
-    middle_of,
-    parts_of_patients,
-    shortened,
+    clipped_rows,
+    denoised,
+    first_row,
+    middle_from_rows,
+    shrunk_means,
     solution_of,
-    totals,
 )
 
 DRAWS = torch.Generator().manual_seed(7)
@@ -47,7 +46,7 @@ def rows(count: int, size: int = 4) -> torch.Tensor:
 
 def both(known, labels, other, patients=None) -> torch.Tensor:
     """Everything that a site releases, as one row."""
-    first = totals(torch.cat([known, other]), patients)[TOTALS]
+    first = first_row(torch.cat([known, other]), patients)[TOTALS]
     second = Released.of(known, labels, CLASSES, other, patients).to_params()[RELEASED]
     return torch.cat([first, second])
 
@@ -57,18 +56,18 @@ def test_one_labelled_image_by_hand():
     f = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
     row = Released.of(f, torch.tensor([1]), 2, f[:0]).to_params()[RELEASED]
     square = [0.36, 0.48 * math.sqrt(2), 0.64]
-    of_class = [SQUARED * one for one in square]
-    assert row.tolist() == pytest.approx([0, COUNTED, 0, 0, 0, 0.6, 0.8, 0, 0, *of_class])
-    first = totals(f)[TOTALS]
+    of_class = [MOMENT_WEIGHT * one for one in square]
+    assert row.tolist() == pytest.approx([0, COUNT_WEIGHT, 0, 0, 0, 0.6, 0.8, 0, 0, *of_class])
+    first = first_row(f)[TOTALS]
     assert first.tolist() == pytest.approx([0.06, 0.08, 0.1])
     # |f| = |g| = 1: the bounds are met, by one without a label too.
     assert float(row.norm()) == pytest.approx(SECOND_ROW)
     assert float(first.norm()) == pytest.approx(FIRST_ROW)
     assert math.hypot(float(row.norm()), float(first.norm())) == pytest.approx(SENSITIVITY)
     free = Released.of(f[:0], torch.tensor([], dtype=torch.int64), 2, f).to_params()[RELEASED]
-    others = [UNLABELLED * one for one in square]
-    its = OTHERS * 0.6, OTHERS * 0.8
-    assert free.tolist() == pytest.approx([0, 0, COUNTED, 0, 0, 0, 0, *its, *others])
+    others = [OTHER_MOMENT_WEIGHT * one for one in square]
+    its = OTHER_SUM_WEIGHT * 0.6, OTHER_SUM_WEIGHT * 0.8
+    assert free.tolist() == pytest.approx([0, 0, COUNT_WEIGHT, 0, 0, 0, 0, *its, *others])
     assert float(free.norm()) == pytest.approx(SECOND_ROW)
 
 
@@ -92,10 +91,10 @@ def test_a_row_is_read_back_and_has_its_schema():
     params = made.to_params()
     assert schema_of(params) == released_schemas(CLASSES, 4)[RELEASED]
     back = Released.from_params(params, CLASSES, 4)
-    second = SQUARED * known.T @ known + UNLABELLED * other.T @ other
+    second = MOMENT_WEIGHT * known.T @ known + OTHER_MOMENT_WEIGHT * other.T @ other
     torch.testing.assert_close(back.second, second)
     assert back.counts.tolist() == pytest.approx([3, 3, 3, 5])
-    assert back.weight == pytest.approx(9 * SQUARED + 5 * UNLABELLED)
+    assert back.weight == pytest.approx(9 * MOMENT_WEIGHT + 5 * OTHER_MOMENT_WEIGHT)
     torch.testing.assert_close(back.sums, made.sums)
     torch.testing.assert_close(back.counts, made.counts)
 
@@ -112,22 +111,24 @@ def test_without_noise_it_is_the_closed_form_of_the_images_as_they_are():
     known, other = RADIUS / 2 * rows(300), RADIUS / 2 * rows(200)
     labels = torch.arange(300) % CLASSES
     known[labels == 1] += 0.2 * EYE[0]
-    middle = middle_of(totals(torch.cat([known, other]))[TOTALS])
+    middle = middle_from_rows(first_row(torch.cat([known, other]))[TOTALS])
     torch.testing.assert_close(middle, torch.cat([known, other]).mean(0))
-    g, more = (shortened(part, middle) for part in (known, other))
+    g, more = (clipped_rows(part, middle) for part in (known, other))
     found = classes_of(Released.of(g, labels, CLASSES, more), 0.0, middle)
     # Unlabelled images count more in the covariance, by a number that everybody knows.
     plain = Sums.of(known - middle, labels, other[:0], CLASSES)
-    weight = 300 * SQUARED + 200 * UNLABELLED
+    weight = 300 * MOMENT_WEIGHT + 200 * OTHER_MOMENT_WEIGHT
     apart = known - middle, other - middle
-    second = (SQUARED * apart[0].T @ apart[0] + UNLABELLED * apart[1].T @ apart[1]) / weight
-    mean = (SQUARED * apart[0].sum(0) + UNLABELLED * apart[1].sum(0)) / weight
+    second = (
+        MOMENT_WEIGHT * apart[0].T @ apart[0] + OTHER_MOMENT_WEIGHT * apart[1].T @ apart[1]
+    ) / weight
+    mean = (MOMENT_WEIGHT * apart[0].sum(0) + OTHER_MOMENT_WEIGHT * apart[1].sum(0)) / weight
     expected = Classes.of(replace(plain, images=500.0, total=500 * mean, second=500 * second))
     torch.testing.assert_close(found.counts, expected.counts)
     torch.testing.assert_close(found.means, middle + expected.means)
     torch.testing.assert_close(found.within, expected.within)
-    head = expected.head(expected.level(RIDGE))
-    torch.testing.assert_close(solution_of(found).weight * LIKELY, head[0])
+    head = expected.head(expected.level(NOISY_RIDGE))
+    torch.testing.assert_close(solution_of(found).weight * DEFAULT_TEMPERATURE, head[0])
 
 
 def test_the_covariance_is_measured_from_the_mean_of_images_as_they_were_cut():
@@ -135,8 +136,8 @@ def test_the_covariance_is_measured_from_the_mean_of_images_as_they_were_cut():
     known, labels = 0.02 * rows(200), torch.arange(200) % 2
     known[labels == 1] += 0.1 * EYE[1]
     known[:20] += 0.95 * EYE[0]
-    middle = middle_of(totals(shortened(known))[TOTALS])
-    g = shortened(known, middle)
+    middle = middle_from_rows(first_row(clipped_rows(known))[TOTALS])
+    g = clipped_rows(known, middle)
     assert float(g.mean(0).norm()) > 0.02
     exact = Classes.of(Sums.of(g, labels, g[:0], 2))
     found = classes_of(Released.of(g, labels, 2, g[:0]), 0.0, middle)
@@ -147,29 +148,35 @@ def test_the_covariance_is_measured_from_the_mean_of_images_as_they_were_cut():
 def test_the_mean_weighs_images_as_the_second_moment_does_by_hand():
     """One with a label at (1, 0), three without at (0, 1); read back from the row."""
     total = Released.of(EYE[:1, :2], torch.tensor([0]), 1, EYE[:1, :2].flip(1).repeat(3, 1))
-    mean = torch.tensor([SQUARED, 3 * UNLABELLED]).double() / (SQUARED + 3 * UNLABELLED)
+    mean = torch.tensor([MOMENT_WEIGHT, 3 * OTHER_MOMENT_WEIGHT]).double() / (
+        MOMENT_WEIGHT + 3 * OTHER_MOMENT_WEIGHT
+    )
     torch.testing.assert_close(Released.from_params(total.to_params(), 1, 2).mean, mean)
     assert not Released.of(EYE[:0], torch.tensor([]).long(), 1, EYE[:0]).mean.any()
 
 
 def test_a_spectrum_is_cleared_of_noise_by_hand():
     """Radius 2: 5/2 is seen of 2, since 2 + 2^2 / (4 x 2) = 5/2; -1, 1/2 and 2 are hidden."""
-    clear = cleared(torch.diag(torch.tensor([2.5, 0.5, -1.0, 2.0])).double(), 2.0)
+    clear = denoised(torch.diag(torch.tensor([2.5, 0.5, -1.0, 2.0])).double(), 2.0)
     assert clear.floor == pytest.approx(2 / 3)  # the trace is 4, of which 2 is seen
     left = torch.diag(torch.tensor([2, 2 / 3, 2 / 3, 2 / 3]).double())
     torch.testing.assert_close(clear.moment, left)
     assert clear.seen.tolist() == [False, False, False, True]  # of ascending eigenvalues
     moment = rows(20).T @ rows(20)
     moment = moment @ moment.T
-    torch.testing.assert_close(cleared(moment, 0.0).moment, moment)
+    torch.testing.assert_close(denoised(moment, 0.0).moment, moment)
 
 
 def test_noise_alone_is_cleared_to_an_even_spectrum():
     """A moment of 0.1 everywhere, noise whose spectrum reaches to 4: only its trace can be seen."""
-    drawn = torch.randn(400, 400, generator=DRAWS, dtype=torch.float64) / 10
-    noise = torch.triu(drawn, 1) + torch.triu(drawn, 1).T + math.sqrt(2) * drawn.diag().diag()
+    noise_drawn = torch.randn(400, 400, generator=DRAWS, dtype=torch.float64) / 10
+    noise = (
+        torch.triu(noise_drawn, 1)
+        + torch.triu(noise_drawn, 1).T
+        + math.sqrt(2) * noise_drawn.diag().diag()
+    )
     every = 0.1 * torch.eye(400, dtype=torch.float64)
-    clear = cleared(every + noise, 4.0)
+    clear = denoised(every + noise, 4.0)
     # 0.1 sqrt(2 / 400) is the trace's own error.
     assert clear.floor == pytest.approx(0.1, abs=0.02)
     assert float((clear.moment - every).norm()) < 0.1 * float(noise.norm())
@@ -178,9 +185,11 @@ def test_noise_alone_is_cleared_to_an_even_spectrum():
 def test_with_more_noise_than_sums_the_solution_is_finite():
     known, labels = rows(30), torch.arange(30) % CLASSES
     total = Released.of(known, labels, CLASSES, rows(0))
-    drawn = torch.randn(len(total.to_params()[RELEASED]), generator=DRAWS, dtype=torch.float64)
+    noise_drawn = torch.randn(
+        len(total.to_params()[RELEASED]), generator=DRAWS, dtype=torch.float64
+    )
     for noise in (5.0, 50.0, 5e6):
-        row = {RELEASED: total.to_params()[RELEASED] + noise * drawn}
+        row = {RELEASED: total.to_params()[RELEASED] + noise * noise_drawn}
         found = classes_of(Released.from_params(row, CLASSES, 4), noise, HERE)
         assert float(torch.linalg.eigvalsh(found.within).min()) > -1e-9 * noise
         solution = solution_of(found)
@@ -199,8 +208,8 @@ def test_a_class_whose_count_is_noise_is_one_that_nobody_has_images_of():
 def test_a_noisy_mean_is_drawn_to_the_mean_of_all():
     known, labels = rows(300), torch.arange(300) % CLASSES
     total = Released.of(known, labels, CLASSES, rows(0))
-    clear, drawn = (classes_of(total, noise, HERE) for noise in (0.0, 5.0))
-    apart, little = (found.means - found.means.mean(0) for found in (clear, drawn))
+    clear, noisy = (classes_of(total, noise, HERE) for noise in (0.0, 5.0))
+    apart, little = (found.means - found.means.mean(0) for found in (clear, noisy))
     assert float(little.norm()) < 0.1 * float(apart.norm())
 
 
@@ -211,16 +220,16 @@ def test_means_are_drawn_by_hand_one_factor_in_each_part():
     """
     apart = torch.tensor([[4.0, 1.0, 1.0], [-4.0, -1.0, -math.sqrt(3)]]).double()
     erring, counts = torch.tensor([1.0, 1.0]).double(), torch.tensor([9.0, 9.0]).double()
-    clear = cleared(torch.diag(torch.tensor([9.0, 0.1, 0.2])).double(), 1.0)
-    left = drawn(apart, erring, counts, clear)
+    clear = denoised(torch.diag(torch.tensor([9.0, 0.1, 0.2])).double(), 1.0)
+    left = shrunk_means(apart, erring, counts, clear)
     torch.testing.assert_close(left[:, 0], 15 / 16 * apart[:, 0])
     torch.testing.assert_close(left[:, 1:], 1 / 3 * apart[:, 1:])
     none = torch.zeros(2, dtype=torch.float64)
-    torch.testing.assert_close(drawn(apart, none, counts, clear), apart)
-    assert float(drawn(apart, 1e9 + none, counts, clear).abs().max()) < 1e-9
+    torch.testing.assert_close(shrunk_means(apart, none, counts, clear), apart)
+    assert float(shrunk_means(apart, 1e9 + none, counts, clear).abs().max()) < 1e-9
     # A class of few images is drawn farther, and the others still by one factor.
     more = torch.cat([apart, 1e4 * apart[:1]]), torch.cat([erring, erring[:1] * 1e8])
-    few = drawn(*more, torch.cat([counts, counts[:1] / 1e4]), clear)
+    few = shrunk_means(*more, torch.cat([counts, counts[:1] / 1e4]), clear)
     factors = few / more[0]
     torch.testing.assert_close(factors[0], factors[1])
     assert 0 < float(factors[0, 1]) < float(factors[0, 0]) < 1
@@ -258,26 +267,11 @@ def test_what_a_patients_images_add_is_scaled_as_one_and_no_more_than_must_be():
     torch.testing.assert_close(both(known, labels, other, patients), expected)
 
 
-def test_the_length_is_the_same_by_either_matrix():
-    """More images than numbers, and fewer: 3 of 40 and 40 of 3 numbers."""
-    for count, size in ((3, 40), (40, 3)):
-        g = rows(count, size)
-        parts = parts_of_patients(g, torch.arange(count) % 4, 3, torch.zeros(count).long())
-        cut = Released.of(
-            g[torch.arange(count) % 4 < 3],
-            (torch.arange(count) % 4)[torch.arange(count) % 4 < 3],
-            3,
-            g[torch.arange(count) % 4 == 3],
-        )
-        length = float(cut.to_params()[RELEASED].norm())
-        assert float(parts[0]) == pytest.approx(min(1.0, SECOND_ROW / length))
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_no_patient_changes_all_that_is_released_by_more_than_the_sensitivity(seed):
     """A canary patient of 1 to 60 images, with labels and without, in and out, beside others'.
 
-    Its images are random, all alike, opposite, of one class, far away, huge or 0: by `shortened`
+    Its images are random, all alike, opposite, of one class, far away, huge or 0: by `clipped_rows`
     they are what a site has in its rows.
     """
     draws = torch.Generator().manual_seed(seed)
@@ -302,8 +296,8 @@ def test_no_patient_changes_all_that_is_released_by_more_than_the_sensitivity(se
     middle = random(1)[0] / 4
 
     def released(known, labels, other, patients):
-        first = totals(torch.cat([shortened(known), shortened(other)]), patients)[TOTALS]
-        g, more = shortened(known, middle), shortened(other, middle)
+        first = first_row(torch.cat([clipped_rows(known), clipped_rows(other)]), patients)[TOTALS]
+        g, more = clipped_rows(known, middle), clipped_rows(other, middle)
         second = Released.of(g, labels, CLASSES, more, patients).to_params()[RELEASED]
         return first, second
 
@@ -356,8 +350,11 @@ def test_without_any_image_a_site_takes_the_common_answer_and_without_validation
     none = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
     known = EYE[:1].float(), torch.tensor([0])
     even = torch.full((2,), 0.5, dtype=torch.float64)
-    assert chosen_at_home(solution(), none, none, even).tolist() == [LIKELY, 0.0]
-    assert chosen_at_home(solution(), known, none, even).tolist() == [LIKELY, USUAL]
+    assert chosen_at_home(solution(), none, none, even).tolist() == [DEFAULT_TEMPERATURE, 0.0]
+    assert chosen_at_home(solution(), known, none, even).tolist() == [
+        DEFAULT_TEMPERATURE,
+        DEFAULT_OWN_WEIGHT,
+    ]
 
 
 def test_validation_images_decide_how_much_its_own_count():
@@ -366,14 +363,16 @@ def test_validation_images_decide_how_much_its_own_count():
     even = torch.full((2,), 0.5, dtype=torch.float64)
     # Its images are labelled the other way round, those that decide too: its own must win.
     temperature, own = chosen_at_home(solution(), other, other, even).tolist()
-    assert own >= USUAL
+    assert own >= DEFAULT_OWN_WEIGHT
     # Those that decide are as everybody's: its own must not count.
     assert chosen_at_home(solution(), other, same, even).tolist()[1] == 0.0
     made = solution().tempered(temperature, own)
-    torch.testing.assert_close(made.weight * temperature, solution().weight * LIKELY)
+    torch.testing.assert_close(made.weight * temperature, solution().weight * DEFAULT_TEMPERATURE)
 
 
 def test_rows_are_measured_from_the_middle_and_cut():
     """(0.45, 0.1) from (0.15, 0.1) is 0.3 = RADIUS / 2 off; (-0.9, 0.1) is cut to 1."""
-    found = shortened(torch.tensor([[0.45, 0.1], [-0.9, 0.1]]), torch.tensor([0.15, 0.1]).double())
+    found = clipped_rows(
+        torch.tensor([[0.45, 0.1], [-0.9, 0.1]]), torch.tensor([0.15, 0.1]).double()
+    )
     torch.testing.assert_close(found, torch.tensor([[0.5, 0], [-1, 0]]).double(), atol=1e-7, rtol=0)

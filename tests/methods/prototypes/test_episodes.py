@@ -18,7 +18,7 @@ from fedapp.learn.prototypes import (
     pseudo_label_loss,
     pseudo_labels,
 )
-from fedapp.methods.prototypes._episodes import Shape, Teaching, asked, drawn, episodes
+from fedapp.methods.prototypes._episodes import Shape, Teaching, draw_episode, episodes, query_loss
 from tests.methods.conformance import data_of
 
 SHAPE = Shape(1, 2)
@@ -54,7 +54,7 @@ def teaching(work, seed=1, sites=2, **more):
     (0, Shape(1, 2), (0, 0)),
 ])  # fmt: skip
 def test_a_class_with_few_images_keeps_one_to_ask_about(count, shape, sizes):
-    support, query = drawn([torch.arange(10, 10 + count)], shape, stream())
+    support, query = draw_episode([torch.arange(10, 10 + count)], shape, stream())
     assert (len(support), len(query)) == sizes
     both = torch.cat([support, query]).tolist()
     assert len(set(both)) == len(both) and set(both) <= set(range(10, 10 + count))
@@ -63,15 +63,15 @@ def test_a_class_with_few_images_keeps_one_to_ask_about(count, shape, sizes):
 def test_every_image_is_drawn_as_often():
     """300 draws of 1 of 3: chance leaves an image below 60 once in 10^6 runs."""
     draw, places = stream(), torch.arange(3)
-    seen = torch.cat([drawn([places], SHAPE, draw)[0] for _ in range(300)])
+    seen = torch.cat([draw_episode([places], SHAPE, draw)[0] for _ in range(300)])
     assert torch.bincount(seen, minlength=3).min() > 60
 
 
 def test_the_same_key_draws_the_same_episodes():
     members = [torch.arange(4), torch.arange(4, 9)]
-    first, again = (drawn(members, SHAPE, stream(7)) for _ in range(2))
+    first, again = (draw_episode(members, SHAPE, stream(7)) for _ in range(2))
     assert all(map(torch.equal, first, again))
-    other = drawn(members, SHAPE, stream(8))
+    other = draw_episode(members, SHAPE, stream(8))
     assert not all(map(torch.equal, first, other))
 
 
@@ -101,7 +101,7 @@ def test_the_steps_are_as_many_as_are_to_be():
 
 
 def test_the_loss_of_no_images_is_zero():
-    assert asked(torch.empty(0, 3), torch.empty(0, dtype=torch.int64)) == 0
+    assert query_loss(torch.empty(0, 3), torch.empty(0, dtype=torch.int64)) == 0
 
 
 def test_one_step_by_hand():
@@ -109,7 +109,7 @@ def test_one_step_by_hand():
     by = teaching(given)
     [step] = episodes(given, SHAPE, "squared", by)
     draw, members = stream(), [torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([])]
-    support, query = drawn([one.long() for one in members], SHAPE, draw)
+    support, query = draw_episode([one.long() for one in members], SHAPE, draw)
     other = torch.randperm(3, generator=draw)
 
     def embedding(images):

@@ -7,13 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from flwr.supercore.task_identity import TaskIdentity
-from pydantic import ValidationError
 from safetensors.torch import load
 
 from fedapp.core.errors import ConfigError, ProtocolError
 from fedapp.data.sites import Part
-from fedapp.experiment.config import load_experiment
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.learn.prototypes import Prototypes, class_means, embedded, log_answers
@@ -23,14 +20,11 @@ from fedapp.methods.prototypes.flexproto import FlexProto
 from fedapp.methods.prototypes.protofssl import ProtoFSSL
 from fedapp.models.model import load_model
 from fedapp.protocol.messages import EVALUATE, ModelRef, Refusal, Reply, Task
-from tests.flower.grids import MemoryGrid, preset, serve, sites
-from tests.flower.results import loopback, results
+from tests.flower.results import loopback
 from tests.methods.conformance import (
-    ODD,
     PIXELS,
     Deal,
     assert_same,
-    assert_shared_is_mean,
     context,
     data_of,
     digits_like,
@@ -239,25 +233,6 @@ def test_sgd_has_no_running_squares_to_keep():
     assert_same(kept.params, learned(ProtoFSSL(), site).params)
 
 
-def test_the_preset_of_protofssl_learns_as_the_rows_of_the_tables_do():
-    """Laid over a preset of FlexProtoFSSL it drops that one's method, and so says it itself."""
-    for data in ("flexproto_small", "flexproto_cifar10"):
-        experiment = load_experiment(data, {"method.preset": "protofssl"})
-        row = {"method.preset": "protofssl", "method.keep_optimiser": True}
-        assert experiment.method == load_experiment(data, row).method
-        assert experiment.method == ProtoFSSL(keep_optimiser=True)
-        assert experiment.training.optimiser == "rmsprop"
-
-
-@pytest.mark.parametrize("bad", [
-    {"cap": 1.0}, {"cap": -0.1}, {"temperature": 0.0}, {"distance": "cosine"}, {"support": 0},
-    {"helper_count": 65}, {"unlabelled_weight": -1.0}, {"answer": "mixture"}, {"tau": 0.9},
-])  # fmt: skip
-def test_hyper_parameters_are_checked(bad):
-    with pytest.raises(ValidationError):
-        FlexProto(**bad)
-
-
 # --- what comes from elsewhere --------------------------------------------------------------------
 
 HONEST = {"centres": torch.tensor([[1.0, 2], [0, 0], [3, 4]]), "mask": torch.tensor([1, 0, 1])}
@@ -337,37 +312,6 @@ def test_helpers_are_those_of_the_last_round_in_which_any_sent():
 @pytest.fixture(scope="module", params=[FlexProto, ProtoFSSL], ids=lambda m: m.name)
 def played(request, tmp_path_factory):
     return play(toy(request.param(), tmp_path_factory.mktemp("run"), DEALS))
-
-
-def sent_by_all(method, folder, deals=DEALS):
-    """Play two rounds; return every upload, by round and site, and the run."""
-    folder.mkdir()
-    run = play(toy(method, folder, deals))
-    learners = [e for e in run.seen if e.reply.learned]
-    return {(e.task.round, e.task.site): sorted(e.incoming.payloads) for e in learners}, run
-
-
-def test_two_rounds_at_cap_0_are_those_of_protofssl_bit_for_bit(tmp_path):
-    same = {"temperature": 0.5, "distance": "mean_squared"}
-    one, _ = sent_by_all(FlexProto(cap=0.0, **same), tmp_path / "one")
-    other, _ = sent_by_all(ProtoFSSL(), tmp_path / "other")
-    assert one == other and len(one) == 2 + 2 * 3  # the third site learns once there are helpers
-    sharper, _ = sent_by_all(
-        FlexProto(cap=0.0, **same | {"temperature": 0.1}), tmp_path / "sharper"
-    )
-    assert sharper[2, 0] != one[2, 0]  # the helpers' answers do matter
-
-
-def test_two_rounds_at_weight_0_are_fedavg_of_episodes_from_labels_alone(tmp_path):
-    """Helpers and unlabelled images change no bit, and models count as labelled images do."""
-    deals = (Deal(24, 12), Deal(20, 9))
-    one, run = sent_by_all(FlexProto(**SUPERVISED), tmp_path / "one", deals)
-    alone, _ = sent_by_all(FlexProto(**SUPERVISED, helper_count=1), tmp_path / "alone", deals)
-    proto, _ = sent_by_all(ProtoFSSL(**SUPERVISED, distance="euclidean"), tmp_path / "proto", deals)
-    assert one == alone == proto and len(one) == 3 * 2
-    assert_shared_is_mean(run, [24, 20])
-    with_, _ = sent_by_all(FlexProto(), tmp_path / "with", deals)
-    assert with_[0, 0] == one[0, 0] and with_[2, 0] != one[2, 0]
 
 
 def test_no_head_travels_and_prototypes_do(played):
@@ -495,49 +439,3 @@ def test_another_mask_than_before_is_refused_also_after_a_resume(tmp_path, cut):
     played = play(toy(FlexProto(), tmp_path, LIARS, runtime__resume=bool(cut)), lie)
     assert [sorted(row["skipped"]) for row in played.rows()] == [[], [], ["1"]]
     assert "a site's labels stay the same in a run" in played.rows()[2]["skipped"]["1"]
-
-
-def test_sites_that_lack_something_run_to_the_end(tmp_path):
-    """No labels; no training images; one image, labelled or not; nothing to measure on."""
-    played = play(toy(FlexProto(), tmp_path, ODD))
-    assert [row["skipped"] for row in played.rows()] == [{}] * 3
-    for number, learners in enumerate(({0, 5}, {0, 1, 4, 5}, {0, 1, 4, 5})):
-        phase = played.of(number, "train" if number else "warmup")
-        assert {e.task.site for e in phase if e.incoming.payloads} == learners
-    sent = {e.task.site for e in played.seen if e.reply.contents}
-    assert sent == {0, 5}
-    assert played.rows()[2]["sites_evaluated"] == 5  # the sixth has no test images
-
-
-# --- through Flower -------------------------------------------------------------------------------
-
-OVER = {
-    "data.subset": 300,
-    "split.num_clients": 3,
-    "model.width": 2,
-    "training.warmup_epochs": 1,
-    "training.warmup_rounds": 1,
-    "training.local_epochs": 1,
-    "rounds.num_rounds": 2,
-    "rounds.sample_rate": 0.67,
-    "runtime.device": "cpu",
-}
-"""Over digits_demo."""
-
-
-@pytest.mark.parametrize("name", ["flexproto", "protofssl"])
-def test_loopback_and_flower_give_the_same_bits(tmp_path, monkeypatch, name):
-    for part in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, part, 1)
-
-    def federation(out):
-        fixed = {"method.name": name, "runtime.out": str(out), "runtime.run_name": "run"}
-        return load_experiment("digits_demo", {**OVER, **fixed})
-
-    here = loopback(federation(tmp_path / "loopback"))
-    experiment = federation(tmp_path / "flower")
-    (tmp_path / "flower").mkdir()
-    grid = MemoryGrid(sites({"preset": preset(experiment, tmp_path)}, 3))
-    _, there = serve(experiment, grid)
-    assert results(here) == results(there.path)
-    assert any("prototypes" in key for key in results(here)["pool"])

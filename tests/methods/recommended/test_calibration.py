@@ -5,8 +5,12 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from fedapp.methods.closed_form._discriminant import NEVER, UNSEEN_CLASS_GAP, bounded
-from fedapp.methods.recommended._calibration import MOST_CHANGED, PENALTY, Fit
+from fedapp.methods.closed_form._discriminant import (
+    UNSEEN_CLASS_GAP,
+    UNSEEN_CLASS_LOGIT,
+    raise_unseen_logits,
+)
+from fedapp.methods.recommended._calibration import MAX_RELATIVE_CHANGE, PENALTY, Fit
 
 START = torch.tensor([0.5, 0.5], dtype=torch.float64)
 
@@ -64,8 +68,11 @@ def test_one_image_by_hand():
 
 
 def test_a_class_that_nobody_has_is_far_below_and_does_not_decide():
-    logits = doubles([3.0, NEVER, 1.0], [NEVER / 8, NEVER / 8, NEVER / 8])
-    found = bounded(logits)
+    logits = doubles(
+        [3.0, UNSEEN_CLASS_LOGIT, 1.0],
+        [UNSEEN_CLASS_LOGIT / 8, UNSEEN_CLASS_LOGIT / 8, UNSEEN_CLASS_LOGIT / 8],
+    )
+    found = raise_unseen_logits(logits)
     assert found[0].tolist() == [3.0, 1.0 - UNSEEN_CLASS_GAP, 1.0]
     assert torch.equal(found[1], logits[1])  # nobody has images of any: as it was
 
@@ -190,7 +197,7 @@ def test_a_step_is_never_longer_than_is_said():
     weights = doubles(0.2, 0.9)
     moved = Fit.of(logits, labels, mix, weights).step(weights, START)
     changed = (moved - weights).abs() / weights
-    assert float(changed.max()) == pytest.approx(MOST_CHANGED)
+    assert float(changed.max()) == pytest.approx(MAX_RELATIVE_CHANGE)
 
 
 def test_a_step_that_is_cut_moves_the_other_weight_to_where_it_is_best_then():
@@ -201,4 +208,4 @@ def test_a_step_that_is_cut_moves_the_other_weight_to_where_it_is_best_then():
     """
     ones = torch.ones(2, dtype=torch.float64)
     fit = Fit(1.0, 1.0, 0.0, doubles(10.0, 1.8), torch.ones(2, 2, dtype=torch.float64))
-    assert fit.step(ones, ones).tolist() == pytest.approx([1 + MOST_CHANGED, 1.5])
+    assert fit.step(ones, ones).tolist() == pytest.approx([1 + MAX_RELATIVE_CHANGE, 1.5])

@@ -10,7 +10,7 @@ import torch
 import fedapp
 from fedapp.learn.class_priors import class_mix, reweighted, site_mix
 from fedapp.learn.losses import cross_entropy
-from fedapp.methods.closed_form._site import counts, judged
+from fedapp.methods.closed_form._site import label_counts, samples_of
 from fedapp.methods.recommended import _stack
 from fedapp.methods.recommended._calibration import Fit
 from fedapp.methods.recommended._corrected import corrected_loss
@@ -43,7 +43,7 @@ def of_findings(labels, val=((0,),), numbers=(0, 0)):
 
 def test_labels_are_counted_without_and_with_each_and_what_was_not_read_in_neither():
     there, _ = of_findings([[1, -1, 0], [1, -1, -1], [0, -1, 1]])
-    assert counts(there).tolist() == [[1, 2], [0, 0], [1, 1]]
+    assert label_counts(there).tolist() == [[1, 2], [0, 0], [1, 1]]
 
 
 def test_mixes_of_findings_are_those_of_two_classes_each():
@@ -127,7 +127,7 @@ def test_the_fit_of_findings_is_that_of_two_classes_each():
     """The gradient by hand: sum of z (y - sigmoid(a z + log odds)) over what was read."""
     z, labels = torch.tensor([[1.0, -2.0], [0.5, 3.0]]).double(), torch.tensor([[1, -1], [0, 1]])
     mix, a = torch.tensor([[0.5, 0.5], [0.8, 0.2]]).double(), torch.tensor([0.7])
-    pairs, truth, of = judged(z, labels)
+    pairs, truth, of = samples_of(z, labels)
     pairs[:, 0] = 0
     fit = Fit.of([pairs], truth, mix[of], a)
     wanted = sum(
@@ -150,11 +150,11 @@ def test_a_site_fits_by_the_findings_that_its_closed_form_knows(monkeypatch):
         head=lambda task: (torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.zeros(2)),
         mix_alone=lambda: torch.full((2, 2), 0.5), features=lambda part: other,
     )  # fmt: skip
-    monkeypatch.setattr(_stack, "side_of", lambda features, task, there: closed)
+    monkeypatch.setattr(_stack, "closed_side_of", lambda features, task, there: closed)
     monkeypatch.setattr(_stack, "_logits", lambda there, images: network[: len(images)])
     there, task = of_findings([[0, 0]], [[1, 1], [0, -1], [-1, 0]])
     there.data.val, there.device, there.load = torch.zeros(3), "cpu", lambda ref: None
-    there.contents = lambda ref: {_stack.WEIGHTS: torch.tensor(_stack.START)}
+    there.contents = lambda ref: {_stack.WEIGHTS: torch.tensor(_stack.START_WEIGHTS)}
     task.models = {_stack.STACK: [None], "server": [None]}
     fit = Fit.from_numbers(_stack.fit_of("hog", task, there)[_stack.NUMBERS])
     positive, negative = 0.2 * 2 + 0.8 * 1, 0.2 * 1 - 0.8 * 2

@@ -18,23 +18,19 @@ from fedapp.learn.networks import build_model
 from fedapp.methods.base import SiteContext
 from fedapp.methods.closed_form._contents import ACTIONS, FILTERS, SOLUTION, Solution
 from fedapp.methods.closed_form._discriminant import COUNTS
-from fedapp.methods.closed_form._site import counts, deciding
+from fedapp.methods.closed_form._site import deciding_images, label_counts
 from fedapp.methods.recommended._calibration import Fit
 from fedapp.methods.recommended._stack import (
-    FIRST_STEPS,
     FIT,
     FITTED,
     NUMBERS,
+    ROUND_0_STEPS,
     STACK,
-    START,
+    START_WEIGHTS,
     fit_of,
 )
 from fedapp.methods.recommended.prior_shift import PriorShift
-from fedapp.protocol.messages import EVALUATE, ONE_ROUND, SERVER_SITE, ModelRef, Task
-from fedapp.protocol.store import ModelStore
-from fedapp.server.pool import ModelPool
-from fedapp.simulation.in_process import Loopback
-from fedapp.site.federation import federation_of
+from fedapp.protocol.messages import EVALUATE, ONE_ROUND, SERVER_SITE, ModelRef
 from tests.methods.closed_form.test_closed_checks import nothing, spoil, twice
 from tests.methods.conformance import (
     SMALL,
@@ -64,39 +60,15 @@ def played(told):
     return told[0]
 
 
-def pool_of(played):
-    store = ModelStore(played.folder.pool_root)
-    return store, ModelPool.from_plain(store, played.folder.load_checkpoint()["pool"])
-
-
-def at_the_end(played, site):
-    """The task to measure what a run ended with, and the site that has it."""
-    store, pool = pool_of(played)
-    models = {
-        "server" if role == "model" else role: (pool.latest(SERVER_SITE, role),)
-        for whose, role in pool.contents
-        if whose == SERVER_SITE
-    }
-    task = Task(site, 3, EVALUATE, pool.latest(site), models)
-    transport = Loopback(played.experiment, federation_of(played.experiment), store,
-                         played.folder.sites_root)  # fmt: skip
-    return task, transport.sites[site].context(task)[0]
-
-
-def content(played, role):
-    store, pool = pool_of(played)
-    return load(store.get(pool.latest(SERVER_SITE, role).digest))
-
-
 def logits_by_hand(played, site, images, stack):
     """a_1 times the network's, a_2 times the closed form's own head's, and a number a class."""
     data = site_data(played.experiment, site)
     x = normalise(images, data.mean, data.std)
     network = build_model(played.experiment.model, (1, 8, 8), 10).eval()
-    network.load_state_dict(content(played, "model"))
+    network.load_state_dict(played.newest("model"))
     features, solution = (
         build_features("hog", (1, 8, 8)),
-        Solution.from_params(content(played, SOLUTION)),
+        Solution.from_params(played.newest(SOLUTION)),
     )
     own = normalise(data.labelled, data.mean, data.std)
     weight, bias = solution.head(features.of(own), data.labels, solution.own_weight)
@@ -107,8 +79,8 @@ def logits_by_hand(played, site, images, stack):
 
 
 def test_the_common_answer_is_that_of_both_by_hand(played):
-    stack = content(played, STACK)
-    assert not torch.equal(stack["weights"], torch.tensor(START))
+    stack = played.newest(STACK)
+    assert not torch.equal(stack["weights"], torch.tensor(START_WEIGHTS))
     for exchange in played.of(2, EVALUATE):
         site = exchange.task.site
         data = site_data(played.experiment, site)
@@ -124,7 +96,7 @@ def test_the_common_answer_is_that_of_both_by_hand(played):
 
 @pytest.mark.parametrize("site", range(4))
 def test_the_model_to_be_used_answers_as_measured(played, site):
-    task, context = at_the_end(played, site)
+    task, context = played.at_the_end(site)
     [one] = METHOD.used(task, context).values()
     network = one.load_into(build_model(played.experiment.model, (1, 8, 8), 10))
     data = site_data(played.experiment, site)
@@ -135,10 +107,10 @@ def test_the_model_to_be_used_answers_as_measured(played, site):
 
 
 def test_pseudo_labels_are_the_answers_of_both(played):
-    task, context = at_the_end(played, 0)
+    task, context = played.at_the_end(0)
     taught = METHOD._taught(task, context)
-    z, solution = logits_by_hand(played, 0, context.data.unlabelled, content(played, STACK))
-    mix = site_mix(counts(context), torch.softmax(z, 1), solution.prior)
+    z, solution = logits_by_hand(played, 0, context.data.unlabelled, played.newest(STACK))
+    mix = site_mix(label_counts(context), torch.softmax(z, 1), solution.prior)
     wanted = reweighted(torch.softmax(z, 1), mix)
     torch.testing.assert_close(taught.mix, mix, rtol=1e-4, atol=1e-5)
     assert len(taught.kept)
@@ -151,7 +123,7 @@ def test_pseudo_labels_are_the_answers_of_both(played):
 def test_newtons_steps_are_some_in_round_0_and_one_in_each_later_round(played):
     for number in range(3):
         asked = [e.task.site for e in played.of(number, FIT)]
-        assert asked == list(range(4)) * (1 if number else FIRST_STEPS)
+        assert asked == list(range(4)) * (1 if number else ROUND_0_STEPS)
 
 
 def test_a_sites_sums_by_hand(played):
@@ -163,23 +135,25 @@ def test_a_sites_sums_by_hand(played):
     ]
     stack = load(stacks[asked[0].task.models[STACK][0].digest])
     for exchange, found in zip(asked, sums, strict=True):
-        _, context = at_the_end(played, exchange.task.site)
-        chosen = deciding(context)
+        _, context = played.at_the_end(exchange.task.site)
+        chosen = deciding_images(context)
         z, _ = logits_by_hand(played, exchange.task.site, context.data.val[chosen], stack)
-        mix = class_mix(counts(context), torch.empty(0, 10))
+        mix = class_mix(label_counts(context), torch.empty(0, 10))
         labels = context.data.val_labels[chosen]
         logs = torch.log_softmax(z.double() + mix.log(), 1)[torch.arange(len(labels)), labels]
         assert found.images == len(chosen)
         assert found.loglik == pytest.approx(float(logs.sum()), rel=1e-4, abs=1e-4)
     # And one of Newton's steps from there is what the tasks after it name.
-    weights = sum(sums[1:], sums[0]).step(stack["weights"].double(), torch.tensor(START).double())
-    torch.testing.assert_close(content(played, STACK)["weights"], weights.float())
+    weights = sum(sums[1:], sums[0]).step(
+        stack["weights"].double(), torch.tensor(START_WEIGHTS).double()
+    )
+    torch.testing.assert_close(played.newest(STACK)["weights"], weights.float())
 
 
 def test_without_validation_images_the_weights_stay_what_they_were(tmp_path):
     deals = tuple(deal._replace(val=0) for deal in DEALS[:2])
     played = play(toy(METHOD, tmp_path, deals, rounds__num_rounds=1))
-    assert content(played, STACK)["weights"].tolist() == pytest.approx(START)
+    assert played.newest(STACK)["weights"].tolist() == pytest.approx(START_WEIGHTS)
 
 
 def test_the_fit_raises_what_is_right(played):
@@ -188,7 +162,7 @@ def test_the_fit_raises_what_is_right(played):
     values = [
         sum(Fit.from_numbers(load(next(iter(e.incoming.payloads.values())))[NUMBERS]).loglik
             for e in first[4 * step : 4 * step + 4])
-        for step in range(FIRST_STEPS)
+        for step in range(ROUND_0_STEPS)
     ]  # fmt: skip
     assert values[-1] > values[0]
 
@@ -211,8 +185,8 @@ def test_it_is_said_how_good_the_closed_form_is_before_any_training(told):
 
 def test_the_fit_leaves_out_images_of_classes_that_nobody_has_labels_of(played):
     """At no weight can the closed form answer them."""
-    task, site = at_the_end(played, 0)
-    labels = site.data.val_labels[deciding(site)]
+    task, site = played.at_the_end(0)
+    labels = site.data.val_labels[deciding_images(site)]
     solution, unknown = site.contents(task.models[SOLUTION][0]), int(labels[0])
     without = {**solution, COUNTS: solution[COUNTS].index_fill(0, torch.tensor(unknown), 0)}
     ref = ModelRef(SERVER_SITE, 9, "e" * 64, SOLUTION)
@@ -231,12 +205,12 @@ def test_a_frozen_networks_features_stay_those_of_w_0(tmp_path, site):
     """The sites' own networks learn; the solution is over features of w_0."""
     method = PriorShift(closed="network", alone=False, answer="common", confidence=0.3)
     played = play(toy(method, tmp_path, DEALS))
-    task, context = at_the_end(played, site)
+    task, context = played.at_the_end(site)
     assert task.own.version  # it has learned
     [one] = method.used(task, context, ONE_ROUND).values()
     w_0 = played.w_0()
     assert all(torch.equal(one.params[f"map.network.{name}"], of) for name, of in w_0.items())
-    assert all(torch.equal(content(played, FILTERS)[name], of) for name, of in w_0.items())
+    assert all(torch.equal(played.newest(FILTERS)[name], of) for name, of in w_0.items())
     [early] = [
         e for e in played.of(0, EVALUATE)
         if e.task.site == site and "server" not in e.task.models

@@ -285,18 +285,6 @@ def of_role(**contents):
     return replace(site, contents=lambda ref: contents.get(ref.role, START))
 
 
-def test_a_helper_answers_by_its_psi_and_the_sites_sigma():
-    other = initial_params(NET, (1, 8, 8), 3, seed=1)
-    psi = {n: 0.3 * t for n, t in other.items()}
-    site = of_role(psi=psi)
-    task = replace(TASK, models={**TASK.models, "helpers": (ModelRef(1, 1, "c" * 64, PSI),)})
-    [answers] = FedMatch(l1_threshold=0.0)._asked(task, site, START)
-    theta = {n: t + psi[n] for n, t in START.items()}
-    wanted = context(data_of(0, 8), theta, settings=NET)
-    wanted.load(SERVER)
-    assert_close({"": answers}, {"": wanted.predicted(site.data.unlabelled)})
-
-
 def test_of_a_helper_too_small_entries_of_psi_count_as_0():
     psi = {n: torch.full_like(t, 0.01) for n, t in START.items()}
     site = of_role(psi=psi)

@@ -3,18 +3,14 @@
 import csv
 from dataclasses import replace
 
-import pytest
 import torch
-from pydantic import ValidationError
 from safetensors.torch import load
 
-from fedapp.learn.networks import initial_params
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.two_networks.rscfed import RscFed, distance_to, reweighted
-from fedapp.protocol.messages import ModelRef, Task
 from tests.methods.conformance import (
-    ODD,
-    PIXELS,
+    START,
+    TASK,
     Deal,
     assert_close,
     assert_same,
@@ -22,14 +18,11 @@ from tests.methods.conformance import (
     data_of,
     mean_by_hand,
     play,
-    play_in_one_store,
     toy,
 )
 
 NO_WARM_UP = {"training__warmup_epochs": 0}
 FOUR = (Deal(9, 12), Deal(20, 3), Deal(5, 0), Deal(0, 8))
-TASK = Task(0, 1, "train", ModelRef(0, 1, "b" * 64), {"server": (ModelRef(-2, 1, "a" * 64),)})
-START = initial_params(PIXELS, (1, 8, 8), 3, seed=0)
 
 
 def trained(played, number):
@@ -133,24 +126,6 @@ def test_a_subset_that_sends_nothing_has_no_part(tmp_path):
     assert_close(next_server(played, 1), mean_by_hand(second, [21, 23, 5]))
 
 
-def test_where_nobody_learned_the_servers_model_stays_as_it_is(tmp_path):
-    played = play(toy(RscFed(), tmp_path, (Deal(0, 0, 2, 2), Deal(0, 0, 2, 2))))
-    assert {e.task.models["server"][0].version for e in played.of(2, "evaluate")} == {0}
-
-
-def test_sites_that_lack_something_take_part(tmp_path):
-    played = play(toy(RscFed(subset_share=1.0), tmp_path, ODD))
-    assert all(not row["skipped"] for row in played.rows())
-    learned = {e.task.site for e in played.of(1, "train") if e.reply.learned}
-    assert learned == {0, 1, 3, 4, 5}
-
-
-def test_sites_that_share_the_servers_store_give_the_same_numbers(tmp_path):
-    one = play(toy(RscFed(), tmp_path, name="wire"))
-    two = play_in_one_store(toy(RscFed(), tmp_path, name="loopback"))
-    assert one.rows() == two.rows() and one.records() == two.records()
-
-
 def test_teachers_never_travel(tmp_path):
     played = play(toy(RscFed(subset_share=1.0), tmp_path, **NO_WARM_UP))
     with (played.folder.path / "traffic.csv").open() as file:
@@ -222,21 +197,3 @@ def test_the_temperature_sharpens_what_the_teacher_says():
     cold, warm = (learned(t, data_of(6, 6)) for t in (0.1, 1.0))
     assert not torch.equal(cold["head.weight"], warm["head.weight"])
     assert_same(learned(0.1, data_of(6, 0)), learned(1.0, data_of(6, 0)))
-
-
-@pytest.mark.parametrize(("labelled", "unlabelled"), [(4, 0), (0, 5), (1, 0), (0, 1), (4, 1)])
-def test_a_site_without_either_part_learns_from_the_other(labelled, unlabelled):
-    method = RscFed(temperature=0.1)
-    site = remembering(method, context(data_of(labelled, unlabelled), START))
-    report = method.site_round(TASK, site)
-    assert report.learned
-    assert not torch.equal(report.params["head.weight"], START["head.weight"])
-
-
-@pytest.mark.parametrize("changes", [
-    {"subsets": 0}, {"subset_share": 0.0}, {"subset_share": 1.1}, {"distance_scale": -1.0},
-    {"temperature": 0.0}, {"largest_decay": 1.1}, {"consistency_weight": -0.1},
-])  # fmt: skip
-def test_settings_out_of_range_are_refused(changes):
-    with pytest.raises(ValidationError):
-        RscFed(**changes)

@@ -9,7 +9,13 @@ import torch.nn.functional as F
 
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.objectives import LocalTraining, supervised
-from fedapp.methods.two_networks._target import decay, follow, inconsistency, rising, siamese
+from fedapp.methods.two_networks._target import (
+    decay,
+    inconsistency,
+    ramp_weight,
+    siamese,
+    update_target,
+)
 from tests.methods.conformance import PIXELS, assert_same, data_of
 
 TARGET, ONLINE = torch.tensor([[0.7, 0.2, 0.1]]).log(), torch.tensor([[0.5, 0.3, 0.2]]).log()
@@ -35,10 +41,10 @@ def test_equal_answers_agree_and_only_the_online_network_is_pulled(distance):
 
 
 def test_the_ramps_by_hand():
-    beta = [rising(t, 10) for t in range(1, 11)]
+    beta = [ramp_weight(t, 10) for t in range(1, 11)]
     wanted = [0.0174, 0.0408, 0.0863, 0.1653, 0.2865, 0.4493, 0.6376, 0.8187, 0.9512, 1.0]
     assert beta == pytest.approx(wanted, abs=5e-5)
-    assert rising(250, 10) == rising(1, 1) == 1.0
+    assert ramp_weight(250, 10) == ramp_weight(1, 1) == 1.0
     alpha = [decay(t, 0.999) for t in (6, 10, 250, 999, 5000)]
     assert alpha == pytest.approx([0.8571, 0.9091, 0.9960, 0.999, 0.999], abs=5e-5)
     assert decay(0, 0.999) == 0.0 == decay(7, 0.0)
@@ -65,14 +71,14 @@ def test_the_target_is_the_online_network_or_never_moves(pair, alpha, whose):
     norms = {n: b.clone() for n, b in pair[0].named_buffers()}
     for norm in (m for m in pair[1].modules() if hasattr(m, "running_mean")):
         norm.running_mean.add_(1.0)
-    follow(*pair, alpha)
+    update_target(*pair, alpha)
     assert_same(weights(pair[0]), before[whose])
     assert_same(dict(pair[0].named_buffers()), norms)  # statistics are its own
 
 
 def test_the_moving_average_by_hand(pair):
     before = [weights(network) for network in pair]
-    follow(*pair, 0.75)
+    update_target(*pair, 0.75)
     for name, found in weights(pair[0]).items():
         wanted = 0.75 * before[0][name] + 0.25 * before[1][name]
         torch.testing.assert_close(found, wanted)
@@ -126,14 +132,6 @@ def test_the_loss_of_a_whole_batch_by_hand(pair):
     entropy = F.cross_entropy(logits[known], work.data.labels[order[known]], reduction="sum") / 5
     wanted = entropy + 0.5 * ((p - q) ** 2).sum(1).mean() / 3
     assert found == pytest.approx(wanted.item(), rel=1e-5) and seen == [1]
-
-
-def test_every_image_is_seen_once_a_pass_and_labelled_ones_as_often_as_is_said(pair):
-    target, online = pair
-    for repeat, steps in ((1, 3), (3, 5)):
-        work = work_of(4, 8, online, labelled_repeat=repeat)
-        found, _ = losses(work, target)
-        assert len(found) == steps
 
 
 def test_local_epochs_are_counted_on_and_told_after_each_step(pair):
@@ -195,13 +193,3 @@ def test_with_labels_alone_and_no_weight_it_is_cross_entropy_but_for_rounding(pa
     for name, tensor in pair[1].state_dict().items():
         torch.testing.assert_close(mine[name], tensor, rtol=1e-5, atol=1e-6)
     assert len(found) == 2
-
-
-@pytest.mark.parametrize(("labelled", "unlabelled"), [(0, 5), (1, 0), (0, 1)])
-def test_a_site_that_lacks_one_kind_learns_from_the_other(pair, labelled, unlabelled):
-    found, _ = losses(work_of(labelled, unlabelled, pair[1]), pair[0])
-    assert found and all(math.isfinite(loss) for loss in found)
-
-
-def test_without_images_there_is_no_step(pair):
-    assert losses(work_of(0, 0, pair[1]), pair[0]) == ([], [])

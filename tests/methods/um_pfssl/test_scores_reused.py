@@ -4,15 +4,10 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from fedapp.core.progress import Progress
-from fedapp.experiment.resume import open_run
 from fedapp.methods.um_pfssl import method as um_pfssl
 from fedapp.protocol.messages import Reply
-from fedapp.protocol.store import ModelStore
-from fedapp.protocol.traffic import Ledger
-from fedapp.server.engine import Engine
 from fedapp.simulation.in_process import Loopback
-from fedapp.site.federation import federation_of
+from tests.methods.conformance import play_in_one_store
 from tests.small import small
 
 SEARCH_ROUNDS, ROUNDS = 4, 6
@@ -21,8 +16,8 @@ SEARCH_ROUNDS, ROUNDS = 4, 6
 class Watched(Loopback):
     """Notes for every site and round what its task made it look at, and what it scored."""
 
-    def __init__(self, experiment, federation, folder, store, scorings):
-        super().__init__(experiment, federation, store, folder.sites_root)
+    def __init__(self, *where, scorings):
+        super().__init__(*where)
         self._scorings = scorings
         self.seen, self.looks = defaultdict(set), 0
         self.expected, self.counted = Counter(), Counter()
@@ -68,12 +63,14 @@ def test_models_scored_per_site_and_round_are_those_never_seen(tmp_path, scoring
         rounds__num_rounds=ROUNDS,
         method__search_rounds=SEARCH_ROUNDS,
     )
-    federation = federation_of(experiment)
-    folder = open_run(experiment, federation.manifest)
-    store = ModelStore(folder.pool_root)
-    sites = Watched(experiment, federation, folder, store, scorings)
-    with Progress() as progress:
-        Engine(experiment, sites, folder, store, progress, Ledger()).run()
+    made = []
+
+    def watched(*where):
+        made.append(Watched(*where, scorings=scorings))
+        return made[0]
+
+    play_in_one_store(experiment, watched)
+    [sites] = made
     assert sites.counted == sites.expected
     assert sum(sites.counted.values()) == len(scorings) == sum(map(len, sites.seen.values()))
     assert sites.looks > 1.3 * len(scorings)  # many a model was met again

@@ -8,7 +8,7 @@ import torch
 from fedapp.core.cache import Cache
 from fedapp.core.rng import seeded
 from fedapp.core.settings import TrainSettings
-from fedapp.data.sites import Audit, Part, SiteData
+from fedapp.data.sites import Audit
 from fedapp.learn.metrics import predict
 from fedapp.learn.networks import build_model, initial_params
 from fedapp.learn.networks.resnet9 import ResNet9Settings
@@ -18,6 +18,7 @@ from fedapp.methods.base import SiteContext
 from fedapp.methods.um_pfssl.method import UmPfssl
 from fedapp.methods.um_pfssl.relation import certainty, least_uncertain, most_informative, relation
 from fedapp.protocol.messages import ModelRef, Task
+from tests.methods import conformance
 
 CPU = torch.device("cpu")
 SETTINGS = ResNet9Settings(width=2)
@@ -43,25 +44,9 @@ def model_of(site):
     return params
 
 
-def images(count, seed):
-    stream = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=stream)
-
-
 def data_of(labelled=4, unlabelled=6):
-    return SiteData(
-        site=0,
-        parts={
-            "labelled": Part(images(labelled, 1), torch.arange(labelled) % 3),
-            "unlabelled": Part(images(unlabelled, 2)),
-            "val": Part(images(3, 3), torch.tensor([0, 1, 2])),
-            "test": Part(images(4, 4), torch.tensor([0, 1, 2, 0])),
-        },
-        num_classes=3,
-        mean=(0.5,),
-        std=(0.25,),
-        audit=Audit(torch.arange(unlabelled) % 3),
-    )
+    audit = Audit(torch.arange(unlabelled) % 3)
+    return replace(conformance.data_of(labelled, unlabelled), audit=audit)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from fedapp.learn.params import weighted_mean
 from fedapp.methods.averaging.local_only import LocalOnly
 from fedapp.methods.um_pfssl.method import UmPfssl
-from tests.methods.conformance import UNEQUAL, Deal, assert_close, draw_alike, play, toy
+from tests.methods.conformance import assert_close, draw_alike, play, toy
 from tests.methods.um_pfssl.test_um_pfssl_site import (
     METHOD,
     assert_equal,
@@ -94,14 +94,3 @@ def test_without_both_it_is_local_only(tmp_path, monkeypatch):
     both = UmPfssl(helper_list_size=2, num_replaced=1, mc_samples=2)
     whole = play(toy(both, tmp_path, name="whole", rounds__num_rounds=3))
     assert whole.records()["pool"] != alone.records()["pool"]
-
-
-@pytest.mark.parametrize("switches", [
-    {"aggregation": False}, {"pseudo_labels": False},
-    {"aggregation": False, "pseudo_labels": False}, {"search_rounds": 0},
-])  # fmt: skip
-def test_sites_that_lack_something_run_to_the_end(tmp_path, switches):
-    deals = (*UNEQUAL, Deal(0, 6), Deal(0, 0, 0, 3), Deal(1, 0))
-    method = UmPfssl(helper_list_size=3, num_replaced=1, mc_samples=2, **switches)
-    played = play(toy(method, tmp_path, deals))
-    assert [row["skipped"] for row in played.rows()] == [{}] * 3

@@ -43,7 +43,13 @@ from fedapp.learn.objectives import index_pairs
 from fedapp.learn.params import Params, Schema, assign, schema_of
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import Step
-from fedapp.methods.averaging.base import WARM_UP, beginners, common, measurements, work_of
+from fedapp.methods.averaging.base import (
+    WARM_UP,
+    common_models,
+    measurements,
+    warm_up_sites,
+    work_of,
+)
 from fedapp.methods.base import (
     Method,
     MethodState,
@@ -159,7 +165,7 @@ class FedMatch(Method[Sparse]):
     def server_round(self, state: Sparse, rnd: Round) -> Phases[Sparse]:
         """Average sigma and psi; then the server learns sigma, where it has labels."""
         warming_up = rnd.number == 0
-        learners = beginners(rnd) if warming_up else sorted(rnd.cohort)
+        learners = warm_up_sites(rnd) if warming_up else sorted(rnd.cohort)
         action = WARM_UP if warming_up else "train"
         helpers = self._helpers(rnd)
         for phase in range(rnd.warmup_rounds if warming_up else 1):
@@ -176,7 +182,7 @@ class FedMatch(Method[Sparse]):
         self, rnd: Round, site: int, action: str, phase: int, helpers: Sequence[ModelRef] = ()
     ) -> Task:
         """Return a task that names sigma and psi; before the first psi it is sigma once more."""
-        models: dict[str, Sequence[ModelRef]] = {**common(rnd, (PSI,))}
+        models: dict[str, Sequence[ModelRef]] = {**common_models(rnd, (PSI,))}
         if helpers:
             models["helpers"] = helpers
         return rnd.task(site, action, phase, {}, **models)
