@@ -275,9 +275,8 @@ def remarks_on_bags(
         return
     if experiment and BAGS not in experiment.method.learns_from:
         what = f"images in bags, but method.name = {experiment.method.name!r} does not use them"
-        yield fault(
-            what, f"have the preset's method changed to {' or '.join(methods_learning_from(BAGS))}"
-        )
+        able = " or ".join(methods_learning_from(BAGS))
+        yield fault(what, f"have the preset's method changed to {able}")
     dealt = zip(listing.entries, parts, strict=True)
     filled = {entry.bag for entry, part in dealt if entry.bag and part == TRAIN}
     if filled < set(listing.bags) and (wrong := why_unidentifiable(_proportions(listing, filled))):
