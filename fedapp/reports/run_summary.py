@@ -330,7 +330,7 @@ def _preset(name: str) -> Mapping[str, Any] | None:
             if name == f"{known}-{method}":
                 try:
                     return to_plain(load_experiment(known, {"method.preset": method}))
-                except ConfigError:  # the run had more said, as split.bags
+                except ConfigError:  # the run had further settings, such as split.bags
                     return None
     return None
 

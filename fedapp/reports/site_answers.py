@@ -110,17 +110,17 @@ def answer_blocks(description: Description, evidence: Evidence, at: float) -> li
     """
     classes, patients = description.model.classes, evidence.patients
     answers, labels = evidence.answers["kept"], evidence.labels
-    said, truth = answers.double().numpy(), labels.numpy()
-    check_finite(said)
+    probabilities, truth = answers.double().numpy(), labels.numpy()
+    check_finite(probabilities)
     if description.model.finds:
         names, reading = two_class_names(classes), _FINDINGS
-        quality = _quality_of_findings(said, truth, at, patients)
-        results = _results_of_findings(classes, said, truth, at, patients)
+        quality = _quality_of_findings(probabilities, truth, at, patients)
+        results = _results_of_findings(classes, probabilities, truth, at, patients)
     else:
-        said /= said.sum(1, keepdims=True)  # they were rounded to float32
-        found, names, reading = one_vs_rest(said, truth, at), classes, _CLASSES
-        quality = _quality(said, truth, found, at, patients)
-        results = _results(classes, said, truth, found, patients)
+        probabilities /= probabilities.sum(1, keepdims=True)  # they were rounded to float32
+        found, names, reading = one_vs_rest(probabilities, truth, at), classes, _CLASSES
+        quality = _quality(probabilities, truth, found, at, patients)
+        results = _results(classes, probabilities, truth, found, patients)
     sums = evaluation(answers, labels)
     every = [
         _gain(description, evidence),
@@ -184,12 +184,12 @@ def _signed(gain: float, low: float | None, high: float | None) -> list[str]:
 
 
 def _quality(
-    said: Values, truth: Labels, found: list[OneVsRest], at: float, patients: Labels | None
+    probabilities: Values, truth: Labels, found: list[OneVsRest], at: float, patients: Labels | None
 ) -> Block:
-    """Return metrics over all classes. said: probabilities [n, C]; truth: labels [n]."""
-    counts, (images, classes) = confusion_matrix(said, truth), said.shape
+    """Return metrics over all classes. probabilities: [n, C]; truth: labels [n]."""
+    counts, (images, classes) = confusion_matrix(probabilities, truth), probabilities.shape
     drawn = bootstrap_weights(images, _DRAWS, groups=patients)
-    resampled = resampled_counts(drawn, said.argmax(1), truth, classes)
+    resampled = resampled_counts(drawn, probabilities.argmax(1), truth, classes)
     rows, said_of_all = [], enough_images_per_class(counts)
     for metric, of in METRICS.items():
         if metric != "accuracy" and not said_of_all:
@@ -201,7 +201,7 @@ def _quality(
         value = float(of(counts))
         rows.append([_named(metric), DASH if np.isnan(value) else percent(value), _ends(ends)])
     kinds = [
-        resampled_one_vs_rest(drawn, said[:, c], truth == c, at)
+        resampled_one_vs_rest(drawn, probabilities[:, c], truth == c, at)
         for c, one in enumerate(found)
         if one.auroc is not None
     ]
@@ -215,8 +215,8 @@ def _quality(
         if said_of_all and mean is not None:
             spread = np.mean([one[place] for one in kinds], axis=0)
             rows.append([name, percent(mean), _ends(percentile_interval(spread))])
-    squares = ((said - np.eye(classes)[truth]) ** 2).sum(1) / (2 if classes == 2 else 1)
-    score, ends = brier(said, truth), percentile_interval(drawn @ squares / drawn.sum(1))
+    squares = ((probabilities - np.eye(classes)[truth]) ** 2).sum(1) / (2 if classes == 2 else 1)
+    score, ends = brier(probabilities, truth), percentile_interval(drawn @ squares / drawn.sum(1))
     most = "1" if classes == 2 else "2"
     rows.append(
         [
@@ -244,30 +244,32 @@ def _few(counts: Labels) -> str:
     )
 
 
-def _quality_of_findings(said: Values, truth: Labels, at: float, patients: Labels | None) -> Block:
-    """Return means over the findings. said: probabilities [n, F]; truth: 1, 0, or -1 (not read)."""
-    found = one_vs_rest_by_finding(said, truth, at)
-    told = [f for f, one in enumerate(found) if one.auroc is not None]
-    if not told:
+def _quality_of_findings(
+    probabilities: Values, truth: Labels, at: float, patients: Labels | None
+) -> Block:
+    """Return means over the findings. probabilities: [n, F]; truth: 1, 0, or -1 (not read)."""
+    found = one_vs_rest_by_finding(probabilities, truth, at)
+    usable = [f for f, one in enumerate(found) if one.auroc is not None]
+    if not usable:
         few = (
             f"No finding is shown by {MIN_CLASS_IMAGES} test images, and absent in as many, where "
             "read."
         )
         return Block("How good the model is", _QUALITY_OF_FINDINGS, lines=[few])
-    said, truth = said[:, told], truth[:, told]
+    probabilities, truth = probabilities[:, usable], truth[:, usable]
     drawn = bootstrap_weights(len(truth), _DRAWS, groups=patients)
-    flat, label, image, of = flatten_findings(said, truth)
-    first, classes = 2 * of, 2 * len(told)
+    flat, label, image, of = flatten_findings(probabilities, truth)
+    first, classes = 2 * of, 2 * len(usable)
     spread = resampled_counts(drawn[:, image], first + flat.argmax(1), first + label, classes)
-    each = np.arange(len(told))
-    pairs = spread.reshape(-1, len(told), 2, len(told), 2)[:, each, :, each, :]  # [F, B, 2, 2]
+    each = np.arange(len(usable))
+    pairs = spread.reshape(-1, len(usable), 2, len(usable), 2)[:, each, :, each, :]  # [F, B, 2, 2]
     rows = []
     for metric in _MEANS:
-        value = METRICS[metric](finding_matrices(_counts_of_findings(said, truth))).mean()
+        value = METRICS[metric](finding_matrices(_counts_of_findings(probabilities, truth))).mean()
         ends = percentile_interval(METRICS[metric](pairs).mean(0))
         rows.append([_named(metric), percent(float(value)), _ends(ends)])
     areas = [
-        resampled_one_vs_rest(drawn[:, read], said[read, f], truth[read, f] == 1, at)[:2]
+        resampled_one_vs_rest(drawn[:, read], probabilities[read, f], truth[read, f] == 1, at)[:2]
         for f, read in enumerate((truth >= 0).T)
     ]
     for place, name in enumerate(("AUROC", "Average precision")):
@@ -275,7 +277,7 @@ def _quality_of_findings(said: Values, truth: Labels, at: float, patients: Label
         ends = percentile_interval(np.mean([one[place] for one in areas], axis=0))
         rows.append([name, percent(mean_of_known(values)), _ends(ends)])
     table = Table("Metrics", ["Metric, mean over findings", "%", "95 % interval"], rows, labels=1)
-    left = len(found) - len(told)
+    left = len(found) - len(usable)
     lines = [f"Left out: {left} of {len(found)} findings, of too few images."] if left else []
     return Block("How good the model is", _QUALITY_OF_FINDINGS, tables=[table], lines=lines)
 
@@ -288,25 +290,25 @@ def _ends(ends: tuple[float, float] | None) -> str:
     return DASH if ends is None else " to ".join(map(percent, ends))
 
 
-def _counts_of_findings(said: Values, truth: Labels) -> Labels:
+def _counts_of_findings(probabilities: Values, truth: Labels) -> Labels:
     """Return the confusion matrices of all findings as blocks of one matrix [2F, 2F]."""
-    flat, label, _, of = flatten_findings(said, truth)
+    flat, label, _, of = flatten_findings(probabilities, truth)
     return confusion_of_answers(2 * of + flat.argmax(1), 2 * of + label, 2 * truth.shape[1])
 
 
 def _results(
     names: tuple[str, ...],
-    said: Values,
+    probabilities: Values,
     truth: Labels,
     found: list[OneVsRest],
     patients: Labels | None,
 ) -> list[ClassResult]:
-    """Return the result of each class. said: probabilities [n, C]; truth: labels [n]."""
-    counts, classes = confusion_matrix(said, truth), said.shape[1]
+    """Return the result of each class. probabilities: [n, C]; truth: labels [n]."""
+    counts, classes = confusion_matrix(probabilities, truth), probabilities.shape[1]
     spread = np.empty((0, classes, classes), np.int64)
     if patients is not None:
         drawn = bootstrap_weights(len(truth), _DRAWS, groups=patients)
-        spread = resampled_counts(drawn, said.argmax(1), truth, classes)
+        spread = resampled_counts(drawn, probabilities.argmax(1), truth, classes)
     by_patient = sensitivity(spread), specificity(spread)
     images, right = counts.sum(1), counts.diagonal()
     others = counts.sum() - images
@@ -323,20 +325,20 @@ def _results(
 
 
 def _results_of_findings(
-    names: tuple[str, ...], said: Values, truth: Labels, at: float, patients: Labels | None
+    names: tuple[str, ...], probabilities: Values, truth: Labels, at: float, patients: Labels | None
 ) -> list[ClassResult]:
-    """Return the result of each finding. said: probabilities [n, F]; truth: 1, 0, or -1."""
-    counts, none = _counts_of_findings(said, truth), np.empty(0)
+    """Return the result of each finding. probabilities: [n, F]; truth: 1, 0, or -1."""
+    counts, none = _counts_of_findings(probabilities, truth), np.empty(0)
     found = []
     for f, (name, scores) in enumerate(
-        zip(names, one_vs_rest_by_finding(said, truth, at), strict=True)
+        zip(names, one_vs_rest_by_finding(probabilities, truth, at), strict=True)
     ):
         (spared, taken), (missed, right) = finding_matrices(counts)[f].tolist()
         spread = none, none
         if patients is not None and spared + taken + missed + right:
             read = truth[:, f] >= 0
             drawn = bootstrap_weights(int(read.sum()), _DRAWS, groups=patients[read])
-            answers = (said[read, f] > 0.5).astype(np.int64)
+            answers = (probabilities[read, f] > 0.5).astype(np.int64)
             of = resampled_counts(drawn, answers, truth[read, f], 2)
             with np.errstate(invalid="ignore"):
                 shares = of.diagonal(axis1=1, axis2=2) / of.sum(2)

@@ -178,7 +178,7 @@ def _verdict_line(run: RunRecord, site: SiteRecord) -> str:
 
 
 def find_site(run: RunRecord, name: str) -> SiteRecord:
-    """Return a site by its name, else by its number. Raises RunError naming the name_suggestion."""
+    """Return a site by its name, else by its number. Raises RunError, with the nearest name."""
     by_number = {str(site.number): site for site in run.sites}
     # A site may be called "1" and have number 0: a name goes before a number, so that nobody reads
     # the page of another site.

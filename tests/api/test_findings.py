@@ -84,7 +84,7 @@ def test_pages_name_findings_and_count_them(data, capsys):
     assert "3 findings" in page and "counts as an image by itself" in page
     assert "north" in site_page(view_of_run(record, "north"))
     of = record.sites[0]
-    assert of.before.of == of.now().of > of.standing.facts.test
+    assert of.after_warm_up.of == of.latest().of > of.standing.facts.test
     card = json.loads((run.model("north").folder / "model.json").read_text())
     assert card["model"]["finds"] and card["calibration"] == {"lac": [], "aps": []}
 

@@ -75,7 +75,7 @@ def paired_table(comparison: ComparisonRecord, reference: str) -> Table:
 
 
 def _difference(difference: Difference | None, corrected: float | None) -> list[str]:
-    """Return n, difference, interval, p and corrected p; dashes for what cannot be told."""
+    """Return n, difference, interval, p and corrected p; dashes for what is not known."""
     if difference is None:
         return ["0", DASH, DASH, DASH, DASH]
     texts = [str(difference.n), points(difference.value)]
