@@ -66,15 +66,15 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/models": (1_203, 11),
     "fedapp/site": (2_545, 17),
     "fedapp/server": (2_300, 16),
-    "fedapp/reports": (4_340, 24),
+    "fedapp/reports": (4_335, 24),
     "fedapp/simulation": (610, 8),
     "fedapp/tools": (5_230, 46),
     "fedapp/api": (600, 6),
     "fedapp/cli": (700, 8),
     "client_app": (970, 13),
     "server_app": (600, 7),
-    "bench": (2_360, 30),
-    "tests": (51_230, 406),
+    "bench": (2_355, 29),
+    "tests": (48_600, 400),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
