@@ -250,13 +250,17 @@ def test_a_site_that_was_bad_is_believed_again(with_a_bad_site):
     assert summary["mean_test_accuracy"]["final"] is not None
 
 
-def test_a_phase_counts_those_who_failed_as_done_with(run, monkeypatch):
+def test_a_phase_counts_those_who_failed_and_a_drop_of_the_average_is_printed(
+    run, monkeypatch, capsys
+):
     said = []
     monkeypatch.setattr(Progress, "phase", lambda self, *counts: said.append(counts))
+    monkeypatch.setattr("fedapp.server.engine.accuracy_drop_warning", lambda *rows: "it dropped")
     refuses = tampering(next(iter(BAD.values()))[0])
     run(tamper=refuses, rounds__num_rounds=1, rounds__sample_rate=1.0)
     trained = [counts[1:] for counts in said if counts[0] == "train"]
     assert trained == [(number, 5) for number in range(1, 6)]
+    assert "it dropped" in capsys.readouterr().out
 
 
 def test_what_was_never_sent_is_not_counted_as_sent(run):

@@ -91,7 +91,8 @@ def test_a_masked_sum_of_findings_is_the_plain_one(method, role, tmp_path, monke
     ]  # fmt: skip
     few = {"rounds.num_rounds": 2, "training.warmup_epochs": 1, "model.hidden": "4"}
     none = {"method.guesses": 0}  # guesses go by the mixes of sites
-    settings = {"fedavg": few, "one_round": none, "recommended": few | none}[method]
+    scored = few | {"rounds.pooled_auroc": True}
+    settings = {"fedavg": scored, "one_round": none, "recommended": few | none}[method]
     plain, masked = (
         fedapp.run(fedapp.Federation(sites), method, network="mlp", quiet=True,
                    settings={**settings, "privacy.sums": sums}) for sums in ("plain", "masked")
@@ -103,3 +104,6 @@ def test_a_masked_sum_of_findings_is_the_plain_one(method, role, tmp_path, monke
     assert plain.accuracy == pytest.approx(masked.accuracy, abs=0.03)
     for mine, theirs in zip(plain.summary["by_class"], masked.summary["by_class"], strict=True):
         assert (mine["images"], mine["read"]) == (theirs["images"], theirs["read"])
+        if mine.get("auroc") is not None:
+            assert mine["auroc"] == pytest.approx(theirs["auroc"], abs=0.02)
+    assert (plain.summary["by_class"][0].get("auroc") is not None) == (method == "fedavg")

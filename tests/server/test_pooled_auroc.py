@@ -146,18 +146,3 @@ def test_counts_travel_whole_and_those_that_do_not_fit_are_refused():
 
 def test_without_scores_it_is_the_evaluation_that_it_was():
     assert scored().plain == TEST == TEST.plain and isinstance(scored(), Scored)
-
-
-def test_masked_sums_of_findings_have_them_too(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
-    three = [site("north", 240, 0), site("south", 160, 1), site("west", 90, 2)]
-    plain, masked = (
-        fedapp.run(fedapp.Federation(three, classes=NAMES), "fedavg", network="mlp", quiet=True,
-                   settings=ON | {"rounds.num_rounds": 1, "privacy.sums": sums}).summary
-        for sums in ("plain", "masked")
-    )  # fmt: skip
-    for one, other in zip(plain["by_class"], masked["by_class"], strict=True):
-        assert one["images"] == other["images"]
-        if one["auroc"] is not None:
-            assert one["auroc"] == pytest.approx(other["auroc"], abs=0.01)
-    assert plain["by_class"][0]["auroc"] is not None
