@@ -20,7 +20,8 @@ from fedapp.experiment.config import experiment_digest, load_experiment, to_plai
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.resume import open_run
 from fedapp.experiment.run_folder import RunFolder
-from fedapp.protocol.messages import Origin
+from fedapp.protocol import flower_records
+from fedapp.protocol.messages import Incoming, Origin
 from fedapp.site.policy import NO_TERMS, SITE_FOLDER
 from server_app.strategy import PoolStrategy
 
@@ -143,6 +144,16 @@ def sites(run_config: Mapping[str, Any], count: int, simulated: bool = False) ->
     """Return nodes 100, 101, ... that are sites 0, 1, ...; simulated: as Flower simulates them."""
     parts = {"num-partitions": count} if simulated else {}
     return {100 + k: node(run_config, **{"partition-id": k, **parts}) for k in range(count)}
+
+
+def asked(answer: Node, records: RecordDict, message_type: str = "query.hello") -> Incoming:
+    """Return what a node answers to these records."""
+    message = Message(records, dst_node_id=7, message_type=message_type, ttl=60.0)
+    message.metadata.__dict__["_message_id"] = "asked"
+    reply = answer(message)
+    assert reply is not None and not reply.has_error()
+    assert reply.metadata.reply_to_message_id == "asked"
+    return flower_records.read_answer(reply.content)
 
 
 def origin_of(experiment: Experiment, run: str = "run") -> Origin:

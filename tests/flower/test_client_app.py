@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from client_app.app import app
 from fedapp.learn.networks import initial_params
@@ -24,7 +24,7 @@ from fedapp.protocol.messages import (
     SiteFacts,
     Task,
 )
-from tests.flower.grids import node, origin_of, preset
+from tests.flower.grids import asked, node, origin_of, preset
 from tests.small import small
 
 
@@ -38,13 +38,8 @@ def ask(tmp_path):
     """Send records to a node of an experiment; return its answer. It must always be a message."""
 
     def go(experiment, records, kind="train.task", **node_config):
-        message = Message(records, dst_node_id=7, message_type=kind, ttl=60.0)
-        message.metadata.__dict__["_message_id"] = "asked"
         answer = node({"preset": preset(experiment, tmp_path)}, **node_config)
-        reply = answer(message)
-        assert isinstance(reply, Message) and not reply.has_error()
-        assert reply.metadata.reply_to_message_id == "asked"
-        return flower_records.read_answer(reply.content).answer
+        return asked(answer, records, kind).answer
 
     return go
 
@@ -192,13 +187,12 @@ def test_absent_data_are_named(ask, tmp_path):
 
 
 def test_settings_that_are_wrong_at_the_node_are_named(experiment):
-    message = Message(hello(experiment), dst_node_id=7, message_type="query.hello", ttl=60.0)
     for run_config, reason in (
         ({}, "preset = ''"),
         ({"preset": "absent"}, "preset 'absent': no such preset"),
         ({"preset": "digits_demo", "set": "method.confidence=9.0"}, "confidence = 9.0"),
     ):
-        answer = flower_records.read_answer(node(run_config, **me())(message).content).answer
+        answer = asked(node(run_config, **me()), hello(experiment)).answer
         assert isinstance(answer, Refusal)
         assert reason in answer.reason
 

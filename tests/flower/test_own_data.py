@@ -6,14 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from flwr.app import Message
 
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.config import load_experiment, shared_settings
 from fedapp.protocol import flower_records
 from fedapp.protocol.messages import Hello, Refusal, SiteFacts
 from fedapp.site import federation
-from tests.flower.grids import MemoryGrid, node, origin_of, preset, serve
+from tests.flower.grids import MemoryGrid, asked, node, origin_of, preset, serve
 from tests.flower.results import loopback, results
 from tests.own import NAMES, experiment, image, text, three_sites
 
@@ -34,9 +33,7 @@ def here(tmp_path):
 
 def ask(answer, wanted, hello=None):
     records = flower_records.write_request(origin_of(wanted), hello or Hello(), {})
-    message = Message(records, dst_node_id=7, message_type="query.hello", ttl=60.0)
-    message.metadata.__dict__["_message_id"] = "asked"
-    return flower_records.read_answer(answer(message).content).answer
+    return asked(answer, records).answer
 
 
 def test_three_real_sites_are_the_loopback_run_bit_for_bit_whoever_comes_first(here, tmp_path):

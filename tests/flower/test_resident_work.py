@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, RecordDict
 
 from client_app import app as client
 from client_app.answering import SiteWork, answer
@@ -19,7 +19,7 @@ from fedapp.learn.params import digest_of, to_bytes
 from fedapp.protocol import flower_records
 from fedapp.protocol.codec import decode_answer, encode
 from fedapp.protocol.messages import Hello, ModelRef, Refusal, Reply, SiteFacts, Task
-from tests.flower.grids import origin_of, preset
+from tests.flower.grids import asked, origin_of, preset
 from tests.small import small
 
 ROOT = Path(__file__).parents[2]
@@ -84,9 +84,7 @@ def test_settings_that_changed_on_the_disk_make_a_worker_stale(context, experime
 
 def handled(experiment, context, request):
     records = flower_records.write_request(origin_of(experiment), request, {})
-    message = Message(records, dst_node_id=7, message_type="train.task", ttl=60.0)
-    message.metadata.__dict__["_message_id"] = "asked"
-    return flower_records.read_answer(client.handle(message, context).content)
+    return asked(lambda message: client.handle(message, context), records, "train.task")
 
 
 def test_where_the_worker_fails_the_same_answer_comes_without_it(

@@ -275,6 +275,7 @@ def _add(folder):
 
 
 def test_several_programs_write_one_record(tmp_path):
+    """And one head: no change of it is lost."""
     spawn = get_context("spawn")
     every = [spawn.Process(target=_add, args=(tmp_path,)) for _ in range(3)]
     for one in every:
@@ -282,6 +283,7 @@ def test_several_programs_write_one_record(tmp_path):
     for one in every:
         one.join()
     assert Record(tmp_path).verify() == (60, [])
+    assert Record(tmp_path)._head.mark().count == 120
 
 
 def test_only_its_owner_may_read_it(record):
