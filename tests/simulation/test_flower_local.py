@@ -1,7 +1,6 @@
 """A SuperLink of one's own: what Flower is handed, and that nothing is left behind."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -140,7 +139,7 @@ def test_orphans_in_sessions_of_their_own_are_found_and_ended(monkeypatch, tmp_p
         assert not processes.alive(tree)
 
 
-# --- with Flower itself ---------------------------------------------------------------------------
+# --- with Flower itself; whole runs are in `tests/flower/test_simulation.py` ----------------------
 
 SERVER = """
 import time
@@ -149,12 +148,9 @@ from fedapp.experiment.config import load_run_config
 app = ServerApp()
 @app.main()
 def main(grid, context):
-    experiment = load_run_config(context.run_config)
-    print("NODES", len(list(grid.get_node_ids())), "FILE", __file__, flush=True)
-    if experiment.runtime.run_name == "fails":
-        raise RuntimeError("as asked")
-    if experiment.runtime.run_name == "waits":
-        time.sleep(600)
+    load_run_config(context.run_config)
+    print("NODES", len(list(grid.get_node_ids())), flush=True)
+    time.sleep(600)
 """
 CLIENT = "from flwr.clientapp import ClientApp\napp = ClientApp()\n"
 
@@ -174,16 +170,14 @@ def toy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(toy: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fedapp.simulation.flower_local", "digits_demo", *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=toy, stdout=pipe, stderr=subprocess.STDOUT, text=True)
-
-
 @contextmanager
 def at_work(toy: Path) -> Iterator[subprocess.Popen[str]]:
     """Hold a run whose ServerApp is at work."""
-    with start(toy, "runtime.run_name=waits") as process:
+    command = [sys.executable, "-m", "fedapp.simulation.flower_local", "digits_demo"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=toy, stdout=pipe, stderr=subprocess.STDOUT, text=True
+    ) as process:
         assert process.stdout is not None
         next(line for line in process.stdout if line.startswith("NODES"))
         yield process
@@ -193,26 +187,6 @@ def left_behind(toy: Path) -> list[str]:
     """Command lines of processes that name the toy's folder."""
     every = ((pid, processes.read_proc(pid, "cmdline").decode()) for pid in processes.all_pids())
     return [line for pid, line in every if str(toy) in line and pid != os.getpid()]
-
-
-@pytest.mark.slow
-def test_a_run_that_completes_runs_the_bundles_code_on_all_sites(toy):
-    with start(toy, "split.num_clients=3") as process:
-        output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    # A node for each worker: on a small machine one stands for two sites.
-    assert re.search(rf"NODES [1-3] FILE {re.escape(str(toy))}/\.flwr/apps/", output)
-    assert not left_behind(toy)
-    assert not list((toy / ".flwr").glob("superlink-*"))
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_says_so_in_its_exit_code(toy):
-    with start(toy, "runtime.run_name=fails") as process:
-        output, _ = process.communicate(timeout=120)
-    assert process.returncode == 1, output
-    assert "error: the run ended as finished:failed" in output
-    assert not left_behind(toy)
 
 
 @pytest.mark.slow
