@@ -1,5 +1,6 @@
 """Files that others wrote: every reader ends in a value or in one line, whatever the file holds."""
 
+import hashlib
 import io
 import json
 import random
@@ -98,55 +99,48 @@ JUNK = {
 }  # fmt: skip
 
 
-def whole(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
+def changes(file):
+    """Read a checkpoint whose file of changes is this one."""
+    file.write_bytes(file.read_bytes() + b"\n")
+    file.with_name("checkpoint.json").write_bytes(b'{"round": 1}')
+    return RunFolder(file.parent).load_checkpoint()
+
+
+def beside_weights(file):
+    known = hashlib.sha256(file.read_bytes()).hexdigest()
+    return read_record("resnet18", str(file.with_name("w.pth")), "0" * 64, known)
 
 
 READERS = {
-    "preset": lambda folder, junk: load_experiment(str(whole(folder / "mine.yaml", junk))),
-    "grid": lambda folder, junk: read_grid(str(whole(folder / "grid.yaml", junk))),
-    "manifest": lambda folder, junk: Manifest.load(whole(folder / "m.safetensors", junk)),
-    "npz": lambda folder, junk: read_rows(whole(folder / "vectors.npz", junk)),
-    "parquet": lambda folder, junk: read_rows(whole(folder / "vectors.parquet", junk)),
-    "model": lambda folder, junk: read_description(whole(folder / "model.json", junk).parent),
-    "evidence": lambda folder, junk: read_evidence(
-        whole(evidence_path(folder / "model"), junk).with_name("model")
-    ),
-    "summary": lambda folder, junk: RunFolder(whole(folder / "s.json", junk).parent).read_json(
-        "s.json"
-    ),
-    "checkpoint": lambda folder, junk: RunFolder(
-        whole(folder / "checkpoint.json", junk).parent
-    ).load_checkpoint(),
-    "changes": lambda folder, junk: RunFolder(
-        whole(whole(folder / "changes.jsonl", junk + b"\n").with_name("checkpoint.json"),
-              b'{"round": 1}').parent
-    ).load_checkpoint(),
-    "config of a run": lambda folder, junk: differences(
-        whole(folder / "config.yaml", junk).parent, {}
-    ),
-    "comparison": lambda folder, junk: read_comparison(
-        whole(folder / "comparison.json", junk).parent
-    ),
-    "a node's state": lambda folder, junk: health(whole(folder / "n.json", junk)),
-    "record beside weights": lambda folder, junk: read_record(
-        "resnet18", str(folder / "w.pth"), "0" * 64,
-        __import__("hashlib").sha256(whole(folder / "w.json", junk).read_bytes()).hexdigest(),
-    ),
-    "record in weights": lambda folder, junk: read_record(
-        "resnet18", str(whole(folder / "w.safetensors", junk)), "0" * 64, ""
+    "preset": ("mine.yaml", lambda file: load_experiment(str(file))),
+    "grid": ("grid.yaml", lambda file: read_grid(str(file))),
+    "manifest": ("m.safetensors", Manifest.load),
+    "npz": ("vectors.npz", read_rows),
+    "parquet": ("vectors.parquet", read_rows),
+    "model": ("model.json", lambda file: read_description(file.parent)),
+    "evidence": (evidence_path(Path("model")).name, lambda f: read_evidence(f.with_name("model"))),
+    "summary": ("s.json", lambda file: RunFolder(file.parent).read_json("s.json")),
+    "checkpoint": ("checkpoint.json", lambda file: RunFolder(file.parent).load_checkpoint()),
+    "changes": ("changes.jsonl", changes),
+    "config of a run": ("config.yaml", lambda file: differences(file.parent, {})),
+    "comparison": ("comparison.json", lambda file: read_comparison(file.parent)),
+    "a node's state": ("n.json", health),
+    "record beside weights": ("w.json", beside_weights),
+    "record in weights": (
+        "w.safetensors", lambda file: read_record("resnet18", str(file), "0" * 64, "")
     ),
 }  # fmt: skip
+"""For each kind of file its name and its reader."""
 
 
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("reader", READERS)
 def test_no_file_ends_in_a_traceback(reader, junk, tmp_path):
     """Of errors only ours, each in one line for each fault, and short."""
+    name, read = READERS[reader]
+    (tmp_path / name).write_bytes(JUNK[junk])
     try:
-        READERS[reader](tmp_path, JUNK[junk])
+        read(tmp_path / name)
     except FedAppError as error:
         lines = str(error).splitlines()
         assert lines and all(len(line) < 1_000 and line.isprintable() for line in lines)
@@ -156,7 +150,8 @@ def test_no_file_ends_in_a_traceback(reader, junk, tmp_path):
 def test_metadata_that_are_no_json(tmp_path):
     """As in real files: `mean: '0.485, 0.456, 0.406'`."""
     tensors = {"a": np.zeros(1, np.float32)}
-    path = whole(tmp_path / "w.safetensors", save(tensors, {"mean": "0.485, 0.456, 0.406"}))
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(save(tensors, {"mean": "0.485, 0.456, 0.406"}))
     with pytest.raises(
         FedAppError, match=r"w.safetensors': is no record of pixels .*metadata: not"
     ):
