@@ -56,7 +56,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/*": (60, 3),
     "fedapp/core": (1_490, 18),
     "fedapp/privacy": (270, 4),
-    "fedapp/protocol": (1_450, 18),
+    "fedapp/protocol": (1_405, 17),
     "fedapp/data": (3_550, 32),
     "fedapp/evaluation": (710, 8),
     "fedapp/learn": (2_660, 46),

@@ -45,7 +45,7 @@ def site(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         # Whoever asks has sent all and waits; only that he hangs up at once must not count here.
-        patch.setattr(worker, "_given_up_with", lambda *_: nullcontext())
+        patch.setattr(worker, "_ending_with_peer", lambda *_: nullcontext())
         level = logging.getLogger("flwr").level
         logging.getLogger("flwr").setLevel(logging.CRITICAL)
         yield Asked(root, patch)
@@ -130,7 +130,7 @@ def test_letters_to_the_worker(site, kind, examples):
         with line() as (left, right):
             left.sendall(data)
             left.shutdown(socket.SHUT_WR)
-            goes_on = worker._talk(right, place, SiteWork())
+            goes_on = worker._serve_one(right, place, SiteWork())
             right.shutdown(socket.SHUT_WR)
             found = []
             with suppress(ConnectionError):
@@ -199,7 +199,7 @@ def test_letters_from_the_worker(site, monkeypatch, kind, examples):
         "first": Frame({"stale": ""}),
         "answer": Frame({}, {"message": encode(missing), "a" * 64: blob}),
     }[kind]
-    monkeypatch.setattr(resident, "_alone", lambda _: nullcontext())
+    monkeypatch.setattr(resident, "_exclusive", lambda _: nullcontext())
 
     def refuses(data):
         with line() as (left, right):
@@ -207,11 +207,11 @@ def test_letters_from_the_worker(site, monkeypatch, kind, examples):
             left.shutdown(socket.SHUT_WR)
             mine = Line(right)
             if kind == "first":
-                monkeypatch.setattr(resident, "_Line", lambda _: mine)
+                monkeypatch.setattr(resident, "_Connection", lambda _: mine)
                 found = resident._reach(node, soon())
                 assert (found is None) == mine.killed
                 return found is None
-            monkeypatch.setattr(resident, "_line", lambda *_: nullcontext(mine))
+            monkeypatch.setattr(resident, "_connected", lambda *_: nullcontext(mine))
             try:
                 message, contents = resident.ask(node, site.origin, site.task, {}, 30.0)
             except NoWorker:

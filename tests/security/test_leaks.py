@@ -17,7 +17,7 @@ from fedapp.protocol.traffic import COLUMNS, Ledger
 from fedapp.server.engine import Engine
 from fedapp.server.standings import POOLED_METRICS
 from fedapp.site.federation import federation_of
-from tests.server.test_engine import Remote
+from tests.server.test_engine import Remote, no_mischief
 from tests.small import small
 
 FILES = {
@@ -60,7 +60,7 @@ def ran(tmp_path_factory):
         with Progress() as progress:
             real = progress.note
             progress.note = lambda text: (words.append(text), real(text))
-            transport = Remote(experiment, federation, root / "elsewhere")
+            transport = Remote(experiment, federation, store, root / "elsewhere", no_mischief)
             Engine(experiment, transport, folder, store, progress, Ledger()).run()
     finally:
         logging.getLogger().removeHandler(handler)
