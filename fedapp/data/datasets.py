@@ -48,7 +48,7 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
         )
     if name == FOLDER:
         listing = list_images(root)
-        chosen = _draw(settings, len(listing.files), seed)
+        chosen = _subset_positions(settings, len(listing.files), seed)
         data = read_images(listing, chosen, settings.image_size, settings.window)
         if not settings.patients:
             return data
@@ -61,7 +61,7 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
     else:
         data = _published(settings, root)
     if settings.subset:
-        kept = torch.from_numpy(_draw(settings, len(data.labels), seed))
+        kept = torch.from_numpy(_subset_positions(settings, len(data.labels), seed))
         whose = (
             None if data.patients is None else data.patients[kept].unique(return_inverse=True)[1]
         )
@@ -83,7 +83,7 @@ def _pool(name: str) -> DataSet:
     return data
 
 
-def _draw(settings: DataSettings, count: int, seed: int) -> NDArray[np.int64]:
+def _subset_positions(settings: DataSettings, count: int, seed: int) -> NDArray[np.int64]:
     """Return the positions of the inputs to use, ascending."""
     if not settings.subset:
         return np.arange(count)

@@ -45,7 +45,7 @@ _STARTS_WITHOUT_PREAMBLE = (b"\x02\0", b"\x08\0")
 """First bytes of a DICOM file that lacks the usual preamble (128 bytes and "DICM")."""
 _SAVE_UNCOMPRESSED = "save it uncompressed (gdcmconv --raw)"
 _EXPORT_AGAIN = "export the image again"
-_MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+_MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
 """Pixels of an image, at most. Beyond this, Pillow refuses PNG, JPEG and TIFF files, too."""
 
 # Its warnings and its log quote the header. For the process, as a thread has no filter of its own.
@@ -126,8 +126,8 @@ def _check(header: Any) -> None:
         raise _NotReadError("PixelRepresentation is neither 0 nor 1", _EXPORT_AGAIN)
     if colour and (allocated, stored, header.PixelRepresentation) != (8, 8, 0):
         raise _NotReadError("colours of other than 8 bits without a sign", "convert them")
-    if not 0 < header.Rows * header.Columns <= _MOST_PIXELS:
-        what = f"{header.Rows} x {header.Columns} pixels, the most is {_MOST_PIXELS:,}"
+    if not 0 < header.Rows * header.Columns <= _MAX_PIXELS:
+        what = f"{header.Rows} x {header.Columns} pixels, the most is {_MAX_PIXELS:,}"
         raise _NotReadError(what, "cut it")
     if not header.file_meta.TransferSyntaxUID.is_encapsulated:
         _check_length(header)

@@ -25,7 +25,7 @@ from fedapp.data.inputs import MAX_SIDE, MIN_SIDE, DataSet, channel_stats, resiz
 from fedapp.data.window import StoredImage, levels
 
 SUFFIXES = RASTER + DICOM
-KINDS = "PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, .tif, .tiff, .dcm)"
+FORMATS = "PNG, JPEG, TIFF or DICOM (.png, .jpg, .jpeg, .tif, .tiff, .dcm)"
 """The supported formats in words."""
 SPLITS = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val",
@@ -79,7 +79,7 @@ def list_images(root: Path) -> Listing:
     ]
     if not found:
         raise DataError(
-            f"{root}: no images of the form <class>/*.png, or of {KINDS} (train/ "
+            f"{root}: no images of the form <class>/*.png, or of {FORMATS} (train/ "
             "and test/ in front are allowed): put them there, or set data.root or FEDAPP_DATA to "
             "their folder"
         )

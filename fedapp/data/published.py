@@ -40,7 +40,7 @@ _STALL_SECONDS = 30.0
 
 STL10_WHOLE = "stl10_unlabelled"
 
-Part = tuple[NDArray[np.uint8], NDArray[np.integer[Any]] | None]
+RawSplit = tuple[NDArray[np.uint8], NDArray[np.integer[Any]] | None]
 """Images [n, C, H, W] and labels [n] of one of a data set's own splits; None: labels are unknown.
 """
 
@@ -83,7 +83,7 @@ def read(name: str, root: Path, download: bool) -> DataSet:
     if name == "digits":
         return read_digits()
     chosen = source(name)
-    if _absent(chosen, root):
+    if _missing_files(chosen, root):
         if not download:
             raise _not_found(name, chosen, root, "data.download is off", "set data.download=true")
         _fetch(name, chosen, root)
@@ -110,12 +110,12 @@ def read_digits() -> DataSet:
     return DataSet(images, labels, tuple(map(str, digits.target_names)), *channel_stats(images))
 
 
-def _absent(source: Source, root: Path) -> list[str]:
+def _missing_files(source: Source, root: Path) -> list[str]:
     return [file for file, _ in source.files if not (root / file).is_file()]
 
 
 def _not_found(name: str, source: Source, root: Path, reason: str, remedy: str) -> DataError:
-    files = ", ".join(str(root / file) for file in _absent(source, root))
+    files = ", ".join(str(root / file) for file in _missing_files(source, root))
     return DataError(
         f"{name}: not found and {reason}: put there {files}, or set data.root or FEDAPP_DATA to "
         f"the folder that holds them, or {remedy}"
@@ -137,13 +137,13 @@ def _fetch(name: str, source: Source, root: Path) -> None:
         raise _not_found(name, source, root, reason, "make it a folder that can be") from error
     try:
         with (
-            _alone(root),
+            _locked(root),
             _stall_limit(_STALL_SECONDS),
             tempfile.TemporaryDirectory(dir=root, prefix=".download-") as staging,
         ):
-            if _absent(source, root):
+            if _missing_files(source, root):
                 source.fetch(Path(staging))
-            for file in _absent(source, root):
+            for file in _missing_files(source, root):
                 (root / file).parent.mkdir(parents=True, exist_ok=True)
                 (Path(staging) / file).replace(root / file)
     except FETCH_ERRORS as error:
@@ -153,7 +153,7 @@ def _fetch(name: str, source: Source, root: Path) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes that would download into it, without a lock file.
 
     Where the file system has no such locks, as some network file systems, nobody waits.
@@ -197,7 +197,7 @@ def damaged(path: Path, reason: str) -> DataError:
     )
 
 
-def _pool(parts: Sequence[tuple[Path, Part]], classes: Sequence[str]) -> tuple[Tensor, Tensor]:
+def _pool(parts: Sequence[tuple[Path, RawSplit]], classes: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Join the splits of a data set into one contiguous tensor.
 
     Raises DataError naming the file that does not fit.
@@ -233,7 +233,7 @@ def _idx(name: str, mean: tuple[float, ...], std: tuple[float, ...]) -> Source:
         for part in ("train", "t10k")
     ]
 
-    def part(root: Path, images: str, labels: str) -> tuple[Path, Part]:
+    def part(root: Path, images: str, labels: str) -> tuple[Path, RawSplit]:
         with reading(root / images):
             pixels = read_image_file(str(root / images)).numpy()[:, None]
         with reading(root / labels):
@@ -258,7 +258,7 @@ def _cifar10() -> Source:
     batches = [*CIFAR10.train_list, *CIFAR10.test_list]
     meta = (CIFAR10.meta["filename"], CIFAR10.meta["md5"])
 
-    def part(root: Path, train: bool) -> tuple[Path, Part]:
+    def part(root: Path, train: bool) -> tuple[Path, RawSplit]:
         # The files are pickles. torchvision loads them only once their MD5 is the published one,
         # so what is unpickled is what the data set's authors wrote.
         with reading(root / folder):
@@ -288,7 +288,7 @@ def _svhn() -> Source:
 
     names = {part: SVHN.split_list[part][1] for part in ("train", "test")}
 
-    def part(root: Path, name: str) -> tuple[Path, Part]:
+    def part(root: Path, name: str) -> tuple[Path, RawSplit]:
         with reading(root / names[name]):
             stored = SVHN(root, split=name)
             return root / names[name], (stored.data, stored.labels)
@@ -324,7 +324,7 @@ def _stl10(whole: bool) -> Source:
     if whole:
         names.append(("unlabeled_X.bin", ""))
 
-    def part(root: Path, images: str, labels: str) -> tuple[Path, Part]:
+    def part(root: Path, images: str, labels: str) -> tuple[Path, RawSplit]:
         with reading(root / folder / images):  # page by page, not twice in memory
             pixels = np.memmap(root / folder / images, np.uint8, "r").reshape(-1, 3, 96, 96)
         numbers = None
@@ -381,7 +381,7 @@ def _medmnist(name: str) -> Source:
     classes = tuple(str(info["label"][key]) for key in sorted(info["label"], key=int))
     channels = int(info["n_channels"])
 
-    def part(archive: Any, path: Path, split: str) -> tuple[Path, Part]:
+    def part(archive: Any, path: Path, split: str) -> tuple[Path, RawSplit]:
         images = archive[f"{split}_images"]
         if images.ndim == 3:
             images = images[..., None]

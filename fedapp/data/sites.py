@@ -16,7 +16,7 @@ LABELLED, UNLABELLED, BAGS, VAL, TEST = PARTS = ("labelled", "unlabelled", "bags
 """All parts that a site may have. A site without bags has no part of that name."""
 TRAINING = (LABELLED, UNLABELLED, BAGS)
 """Parts for training; the others are for measuring."""
-SPECIAL = {BAGS: "images in bags"}
+SPECIAL_PARTS = {BAGS: "images in bags"}
 """Parts, in words, for which a site is refused if its method cannot learn from them."""
 
 

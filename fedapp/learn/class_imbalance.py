@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedapp.learn.class_priors import class_mix
 
-Uneven = Literal["plain", "balanced", "adjusted"]
+ImbalanceRemedy = Literal["plain", "balanced", "adjusted"]
 PLAIN: Final = "plain"
 BALANCED: Final = "balanced"
 ADJUSTED: Final = "adjusted"
@@ -55,7 +55,7 @@ class AdjustedCrossEntropy:
         return F.cross_entropy(self.shift(network(inputs)), labels)
 
 
-def class_mix_as_sampled(labels: Tensor, classes: int, uneven: Uneven) -> Tensor:
+def class_mix_as_sampled(labels: Tensor, classes: int, uneven: ImbalanceRemedy) -> Tensor:
     """Return the class mix of the labelled images as training samples them, `class_mix`, [C].
 
     labels: int64 [n], n >= 0. With balanced sampling, all classes that occur are equally frequent.

@@ -18,8 +18,8 @@ from fedapp.learn.class_imbalance import (
     NO_ADJUSTMENT,
     PLAIN,
     AdjustedCrossEntropy,
+    ImbalanceRemedy,
     LogitAdjustment,
-    Uneven,
     balanced_indices,
     class_mix_as_sampled,
 )
@@ -62,7 +62,7 @@ class LocalTraining:
     steps: int | None = None
     view: View = field(default=lambda images: images)
     labelled_repeat: int = 1
-    uneven: Uneven = PLAIN
+    uneven: ImbalanceRemedy = PLAIN
 
     @property
     def shift(self) -> LogitAdjustment:

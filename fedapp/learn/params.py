@@ -23,7 +23,7 @@ Params = dict[str, Tensor]
 Schema = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype of every tensor of a model, by name."""
 
-PLAIN = TransportSettings()
+UNCOMPRESSED = TransportSettings()
 """The default transport: float32, not compressed."""
 
 _HEADER_BYTES_PER_TENSOR = 512
@@ -37,7 +37,7 @@ def schema_of(params: Mapping[str, Tensor]) -> Schema:
     return {name: (tuple(t.shape), t.dtype) for name, t in params.items()}
 
 
-def to_bytes(params: Mapping[str, Tensor], transport: TransportSettings = PLAIN) -> bytes:
+def to_bytes(params: Mapping[str, Tensor], transport: TransportSettings = UNCOMPRESSED) -> bytes:
     """Serialise to safetensors. Equal tensors under equal names give equal bytes."""
     tensors = {}
     for name in sorted(params):
@@ -140,7 +140,7 @@ def digest_of(blob: bytes) -> str:
 
 
 def from_bytes(
-    blob: bytes, schema: Schema, owner: str, transport: TransportSettings = PLAIN
+    blob: bytes, schema: Schema, owner: str, transport: TransportSettings = UNCOMPRESSED
 ) -> Params:
     """Parse and validate bytes from outside: names, shapes, dtypes, size and finiteness.
 
@@ -210,7 +210,7 @@ def _canonical_layout(
 
 
 def part_from_bytes(
-    blob: bytes, schema: Schema, owner: str, transport: TransportSettings = PLAIN
+    blob: bytes, schema: Schema, owner: str, transport: TransportSettings = UNCOMPRESSED
 ) -> Params:
     """Parse some of a model's tensors, at least one, and validate them as `from_bytes` does."""
     params = _loaded(blob, schema, owner, transport)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedapp.core.errors import DataError, one_line
 from fedapp.core.names import FORMULA_STARTS
-from fedapp.data.folder import KINDS, is_ignored, is_image, nfc
+from fedapp.data.folder import FORMATS, is_ignored, is_image, nfc
 from fedapp.data.own.entries import Fault, Kind
 from fedapp.data.own.listing import LABELLED
 from fedapp.data.own.table import csv_rows
@@ -78,14 +78,14 @@ def list_images(source: Path) -> list[ListedInput]:
         found = [ListedInput(_written(str(source), source.parent), source)]
     elif source.is_file():
         raise DataError(
-            f"{source}: no image ({KINDS}), no folder, no CSV file (.csv) and no vectors "
+            f"{source}: no image ({FORMATS}), no folder, no CSV file (.csv) and no vectors "
             f"({', '.join(READERS)}): name one of these"
         )
     else:
         raise DataError(f"{source}: no such file or folder: name images, or what holds them")
     if not found:
         raise DataError(
-            f"{source}: no images: name a folder of images as {KINDS}, or a CSV "
+            f"{source}: no images: name a folder of images as {FORMATS}, or a CSV "
             f"file with their paths in a column {PATH_COLUMN}"
         )
     return found

@@ -25,7 +25,7 @@ from fedapp.data.own import OwnSites, Place, simulated_places
 from fedapp.data.own.train_test_split import RULE as DEAL_RULE
 from fedapp.data.published import NAMES as PUBLISHED
 from fedapp.data.simulated_sites import SimulatedSites
-from fedapp.data.sites import SPECIAL, SiteData, describe_bags_of_sites
+from fedapp.data.sites import SPECIAL_PARTS, SiteData, describe_bags_of_sites
 from fedapp.data.split.groups import (
     Numbers,
     check_patients,
@@ -108,12 +108,12 @@ class LoadedSites:
                 f"split.labels = 'none': {display_name(data)} has {len(data.labels)} labelled "
                 "images to learn from: take their labels away, or give them to 'val' or 'test'"
             )
-        for part in SPECIAL.keys() - experiment.method.learns_from:
+        for part in SPECIAL_PARTS.keys() - experiment.method.learns_from:
             if len(data.parts.get(part, ())):
                 name, able = experiment.method.name, " or ".join(methods_learning_from(part))
                 raise ConfigError(
-                    f"method.name = {name!r}: {display_name(data)} has {SPECIAL[part]}, of which "
-                    f"it cannot learn: choose {able}"
+                    f"method.name = {name!r}: {display_name(data)} has {SPECIAL_PARTS[part]}, of "
+                    f"which it cannot learn: choose {able}"
                 )
         for wrong in experiment.incompatibilities("split.bags", site=data):
             made = self.manifest.made if self.manifest else ""

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from fedapp.core.settings import SplitSettings
 from fedapp.data.own import Entry
-from fedapp.data.own.train_test_split import ASIDE, TEST, TRAIN, VAL, deal, groups_dealt_together
+from fedapp.data.own.train_test_split import (
+    SET_ASIDE,
+    TEST,
+    TRAIN,
+    VAL,
+    deal,
+    groups_dealt_together,
+)
 from fedapp.data.split.groups import content_digest
 
 SHARES = SplitSettings()
@@ -74,11 +81,11 @@ def test_no_group_is_in_two_parts_and_only_labelled_images_are_measured(rows, se
     parts = deal(entries, SHARES, seed, "north")
     for group in {e.group for e in entries} - {""}:
         mine = {p for e, p in zip(entries, parts, strict=True) if e.group == group}
-        assert len(mine - {ASIDE}) <= 1
-        assert ASIDE not in mine or TRAIN not in mine
+        assert len(mine - {SET_ASIDE}) <= 1
+        assert SET_ASIDE not in mine or TRAIN not in mine
     for e, p in zip(entries, parts, strict=True):
-        assert e.label or p in (TRAIN, ASIDE)
-        assert not (e.label and p == ASIDE)
+        assert e.label or p in (TRAIN, SET_ASIDE)
+        assert not (e.label and p == SET_ASIDE)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30))
@@ -182,7 +189,7 @@ def test_groups_that_are_tied_to_a_third_are_one():
 def test_an_unlabelled_copy_of_a_test_image_is_set_aside():
     entries = [*many(20), *(entry(f"u{k}", "") for k in range(20))]
     parts = deal(entries, SHARES, 0, "north", [str(k % 20) for k in range(40)])
-    assert [parts[20:].count(part) for part in (TRAIN, ASIDE)] == [14, 6]
+    assert [parts[20:].count(part) for part in (TRAIN, SET_ASIDE)] == [14, 6]
     assert all((a == TRAIN) == (b == TRAIN) for a, b in zip(parts[:20], parts[20:], strict=True))
 
 

@@ -3,7 +3,6 @@
 import math
 import warnings
 
-import numpy as np
 import onnxruntime
 import pytest
 import torch
@@ -196,12 +195,3 @@ def test_larger_images_are_averaged_first():
     large = x.repeat_interleave(7, 2).repeat_interleave(7, 3)  # 224 pixels
     found = build_features("hog", (3, 224, 224))(large)
     torch.testing.assert_close(found, build_features("hog", (3, 32, 32))(x), rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("shape", [(3, 70, 64)])
-def test_onnx_gives_the_same(shape, tmp_path):
-    features = build_features("hog", shape)
-    session = exported(features, shape, tmp_path / "hog.onnx")
-    for count in (1, 2, 5):
-        x = images(count, *shape)
-        np.testing.assert_allclose(answers(session, x), features(x), rtol=1e-4, atol=1e-6)

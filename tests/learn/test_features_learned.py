@@ -184,16 +184,19 @@ def test_a_row_hardly_depends_on_the_others(shape):
 
 
 def test_both_stand_side_by_side(tmp_path):
-    alone, features = taught((3, 32, 32)), Both((3, 32, 32), 0, 8, 2).eval().requires_grad_(False)
+    """Of images that are averaged first; as ONNX, which holds both kinds of features."""
+    shape = (3, 64, 64)
+    alone, features = taught(shape), Both(shape, 0, 8, 2).eval().requires_grad_(False)
     for step in range(features.exchanges()):
-        features.learned(step, features.sums(step, images(40, 3, 32, 32)))
+        features.learned(step, features.sums(step, images(40, *shape)))
     assert features.state_dict().keys() == alone.state_dict().keys()
-    x = images(5, 3, 32, 32)
-    parts = torch.cat((build_features("hog", (3, 32, 32))(x), alone(x)), 1)
+    x = images(5, *shape)
+    parts = torch.cat((build_features("hog", shape)(x), alone(x)), 1)
     torch.testing.assert_close(features(x), parts / math.sqrt(2))
     assert features.of(x).shape == (5, features.size) == (5, 880 + 32)
-    session = exported(features, (3, 32, 32), tmp_path / "both.onnx")
-    np.testing.assert_allclose(answers(session, x), features(x), rtol=1e-3, atol=1e-5)
+    session = exported(features, shape, tmp_path / "both.onnx")
+    for some in (x[:1], x):
+        np.testing.assert_allclose(answers(session, some), features(some), rtol=1e-3, atol=1e-5)
     assert build_features("both", (3, 32, 32)).size == 1680
 
 

@@ -23,7 +23,7 @@ from fedapp.core.settings import TransportSettings
 from fedapp.experiment.resume import open_run
 from fedapp.learn.metrics import CALIBRATION_BINS, evaluation
 from fedapp.learn.networks import initial_params
-from fedapp.learn.params import PLAIN, _deflate, digest_of, from_bytes, to_bytes
+from fedapp.learn.params import UNCOMPRESSED, _deflate, digest_of, from_bytes, to_bytes
 from fedapp.protocol import flower_records
 from fedapp.protocol.codec import decode_answer, encode
 from fedapp.protocol.messages import (
@@ -77,7 +77,7 @@ def fast_disk():
 class Server:
     """The server of a run with two sites on nodes 100 and 101, ready for a phase of round 5."""
 
-    def __init__(self, root, transport=PLAIN):
+    def __init__(self, root, transport=UNCOMPRESSED):
         self.experiment = small(
             runtime__out=str(root),
             runtime__run_name=f"{transport.precision}-{transport.compression}",

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedapp.learn.params import PLAIN, digest_of, schema_of, to_bytes
+from fedapp.learn.params import UNCOMPRESSED, digest_of, schema_of, to_bytes
 from fedapp.methods.base import SiteReport
 from fedapp.protocol.messages import MODEL, ModelRef, Task
 from fedapp.protocol.store import ModelStore
@@ -13,7 +13,7 @@ OWN = {"w": torch.ones(2)}
 
 def test_a_model_that_is_the_old_one_is_not_sent_and_another_is(tmp_path):
     store = ModelStore(tmp_path)
-    holdings = Holdings(store, False, {MODEL: schema_of(OWN)}, PLAIN, lambda: OWN)
+    holdings = Holdings(store, False, {MODEL: schema_of(OWN)}, UNCOMPRESSED, lambda: OWN)
     digest = store.put(to_bytes(OWN))
     task = Task(0, 1, "train", ModelRef(0, 1, digest))
     same = holdings.pack(task, SiteReport({"w": torch.ones(2)}), ())

@@ -21,14 +21,14 @@ from pathlib import Path
 from torch import Tensor
 
 from fedapp.core.errors import ImageError, one_line
-from fedapp.data.folder import KINDS, SPLITS
+from fedapp.data.folder import FORMATS, SPLITS
 from fedapp.data.inputs import UNKNOWN
 from fedapp.data.split.groups import patient_in
 
-IMAGE = f"an image as {KINDS}"
+IMAGE = f"an image as {FORMATS}"
 PATIENT, GROUP = "patient", "group"
 """Columns of labels.csv that say which images must stay together."""
-PARTS = ("train", "val", "test")
+SPLIT_PARTS = ("train", "val", "test")
 """Parts that a site's own split may name."""
 _WHOSE = "so nobody knows whose it is"
 
@@ -221,7 +221,7 @@ def part_named(word: str) -> str:
 
 def part_fault(where: str, part: str, label: str) -> Fault | None:
     """Return what is wrong with an input's part; an empty part means that the site says none."""
-    if part in (*PARTS, "") and (label or part not in ("val", "test")):
+    if part in (*SPLIT_PARTS, "") and (label or part not in ("val", "test")):
         return None
     rule = f"split {part!r}" if label else f"split {part!r} of an image without a label"
     remedy = "write train, val or test; without a label train or nothing"
@@ -254,7 +254,7 @@ def split_group_faults(table: str, entries: Sequence[Entry]) -> list[Fault]:
     faults = []
     for group, found in sorted(parts.items()):
         if len(found) > 1:
-            what = f"is in {' and '.join(p for p in PARTS if p in found)}"
+            what = f"is in {' and '.join(p for p in SPLIT_PARTS if p in found)}"
             remedy = "give all its images one split, unlabelled ones (train) included"
             faults.append(Fault(Kind.SPLIT, f"{table}: group {group!r}", what, remedy))
     return faults

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedapp.core.settings import DataSettings
-from fedapp.data.folder import KINDS, is_ignored, is_image, nfc
+from fedapp.data.folder import FORMATS, is_ignored, is_image, nfc
 from fedapp.data.own.entries import (
     IMAGE,
     Entry,
@@ -79,7 +79,7 @@ def list_own(
         return _only(Fault(Kind.LAYOUT, str(data), what, remedy))
     if not listing.entries and not listing.faults:
         what = f"no images, that is no {LABELLED}/<class>/*.png, {UNLABELLED}/*.png or {TABLE}"
-        return _only(Fault(Kind.LAYOUT, str(data), what, f"put them there, as {KINDS}"))
+        return _only(Fault(Kind.LAYOUT, str(data), what, f"put them there, as {FORMATS}"))
     entries = tuple(sorted(listing.entries, key=lambda entry: entry.name))
     return with_patients_of_paths(replace(listing, entries=entries), patients)
 

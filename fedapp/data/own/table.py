@@ -47,16 +47,16 @@ _FINDING_VALUES = {"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": UNKNOWN}
 """Values of a finding. Programs write integers with a decimal point if other cells of the column
 are empty.
 """
-BAGS = "bags.csv"
+BAGS_FILE = "bags.csv"
 """Name of the file of bags, beside the table of images."""
-_BAG_NAME = ""
+_BAG_COLUMN = ""
 """Internal name of its first column, because a class may be called "bag"."""
-_ROUNDING = 0.005 + 1e-9
+_ROUNDING_ERROR = 0.005 + 1e-9
 """Error of a proportion that was rounded to two digits, plus the floating-point error."""
 
 
 def list_table(table: Path, classes: Sequence[str], findings: Sequence[str] = ()) -> Listing:
-    """List the images in a CSV file, and the bags in the file `BAGS` beside it.
+    """List the images in a CSV file, and the bags in the file `BAGS_FILE` beside it.
 
     findings: each has a column, in place of label and bag; none: each image has one class. Paths
         are relative to the folder of the file.
@@ -190,18 +190,18 @@ def list_bags(
     faults: receives what is wrong. Nothing is read if no image lies in a bag.
     """
     sizes = Counter(entry.bag for entry in entries if entry.bag)
-    path, found = table.parent / BAGS, dict[str, tuple[float, ...]]()
+    path, found = table.parent / BAGS_FILE, dict[str, tuple[float, ...]]()
     if not sizes:
         return found
     first_line = ",".join(("bag", *(classes or ("CLASS", "CLASS"))))
     if not path.is_file():
-        what = f"names bags, but there is no {BAGS} beside it"
+        what = f"names bags, but there is no {BAGS_FILE} beside it"
         remedy = f"write it, and begin it with the line {first_line}"
         faults.append(Fault(Kind.BAGS, table.name, what, remedy))
         return found
     before, named = len(faults), set[str]()
     for where, row in csv_rows(path, partial(_bag_columns, classes), faults, first_line):
-        bag = row.pop(_BAG_NAME)
+        bag = row.pop(_BAG_COLUMN)
         if not bag:
             remedy = "name it in the first field, or remove the line"
             faults.append(Fault(Kind.BAGS, where, "a bag without a name", remedy))
@@ -217,14 +217,14 @@ def list_bags(
             found[bag] = shares
         named.add(bag)
     for bag in sorted(sizes.keys() - named) if named else ():  # else its first line is at fault
-        what, remedy = f"bag {bag!r} is not in {BAGS}", "add a line with its proportions"
+        what, remedy = f"bag {bag!r} is not in {BAGS_FILE}", "add a line with its proportions"
         faults.append(Fault(Kind.BAGS, table.name, what, remedy))
     rows_found = torch.tensor(list(found.values()), dtype=torch.float64)
     if len(faults) == before and (wrong := why_unidentifiable(rows_found)):
         what, remedy = wrong
         if equal := _first_equal(found):
             what += f" ({equal[0]!r} and {equal[1]!r} have the same)"
-        faults.append(Fault(Kind.BAGS, BAGS, what, remedy))
+        faults.append(Fault(Kind.BAGS, BAGS_FILE, what, remedy))
     return found
 
 
@@ -252,7 +252,7 @@ def _bag_columns(
         return Fault(Kind.BAGS, where, f"no column of class {absent[0]!r}", remedy)
     if twice := [name for name, count in Counter(named).items() if count > 1]:
         return Fault(Kind.BAGS, where, f"class {twice[0]!r} stands twice", "keep one column of it")
-    return [_BAG_NAME, *named]
+    return [_BAG_COLUMN, *named]
 
 
 def _shares(
@@ -271,7 +271,7 @@ def _shares(
             return Fault(Kind.BAGS, where, what, remedy)
         shares.append(share)
     total = math.fsum(shares)
-    if abs(total - 1) > _ROUNDING * len(shares):
+    if abs(total - 1) > _ROUNDING_ERROR * len(shares):
         what = f"the proportions of bag {bag!r} sum to {total:.4g}, must sum to 1"
         remedy = "divide the number of images of each class by that of all images in the bag"
         return Fault(Kind.BAGS, where, what, remedy)

@@ -17,7 +17,7 @@ from fedapp.core.settings import SplitSettings
 from fedapp.data.own.entries import Entry
 from fedapp.data.split.groups import joined_groups, numbers_of
 
-TRAIN, VAL, TEST, ASIDE = "train", "val", "test", "aside"
+TRAIN, VAL, TEST, SET_ASIDE = "train", "val", "test", "aside"
 
 MIN_GROUPS = 3
 """Groups that a class needs in order to be split separately, and so to be in every part."""
@@ -73,7 +73,7 @@ def deal(
 
     def part(entry: Entry, group: Group) -> str:
         found = parts.get(group, TRAIN)
-        return found if entry.label or found == TRAIN else ASIDE
+        return found if entry.label or found == TRAIN else SET_ASIDE
 
     return tuple(map(part, entries, groups))
 

@@ -97,26 +97,26 @@ def read_npz(file: Path) -> Rows:
     arrays = _npz_arrays(file)
     if absent := [name for name in ("ids", "vectors") if name not in arrays]:
         what = f"no array {absent[0]!r}"
-        raise unusable(file, what, f"write {', '.join(_ARRAYS)}; the first two are needed")
+        raise file_error(file, what, f"write {', '.join(_ARRAYS)}; the first two are needed")
     values, count = arrays.pop("vectors"), len(arrays["ids"]) if arrays["ids"].ndim else 1
     texts = {_ARRAYS[name]: _npz_texts(file, name, found, count) for name, found in arrays.items()}
-    return checked(file, texts.pop("id"), values, texts)
+    return checked_rows(file, texts.pop("id"), values, texts)
 
 
 def _npz_arrays(file: Path) -> dict[str, NDArray[Any]]:
     def refuse(names: set[str]) -> None:
         if other := sorted(names - _ARRAYS.keys()):
             rule = f"only {', '.join(_ARRAYS)} are read"
-            raise unusable(file, f"array {other[0]!r}", f"leave it out; {rule}")
+            raise file_error(file, f"array {other[0]!r}", f"leave it out; {rule}")
 
     try:
         return read_npz_arrays(file, refuse)
     except PickledArrayError as error:
         remedy = "write numbers, or text by np.asarray(values, dtype=str)"
-        raise unusable(file, str(error), remedy) from error
+        raise file_error(file, str(error), remedy) from error
     except UntrustedFileError as error:
         what = f"cannot be read as npz ({error})"
-        raise unusable(file, what, "write it again by numpy.savez") from error
+        raise file_error(file, what, "write it again by numpy.savez") from error
 
 
 def _npz_texts(file: Path, name: str, found: NDArray[Any], count: int) -> Sequence[str]:
@@ -124,7 +124,7 @@ def _npz_texts(file: Path, name: str, found: NDArray[Any], count: int) -> Sequen
     if found.ndim == 0 and name == "encoder":
         found = np.repeat(found, count)
     if found.ndim != 1 or found.dtype.kind not in ("Uiu" if name in ("ids", PATIENT) else "U"):
-        raise no_text(file, name, f"{found.dtype} {list(found.shape)}")
+        raise not_text_error(file, name, f"{found.dtype} {list(found.shape)}")
     return [str(one).strip() for one in found.tolist()]
 
 
@@ -133,7 +133,7 @@ def read_parquet(file: Path) -> Rows:
     try:
         parquet = needs("parquet", "pyarrow.parquet")
     except NotInstalled as error:
-        raise unusable(file, error.what, error.remedy) from error
+        raise file_error(file, error.what, error.remedy) from error
     try:
         opened: Any = parquet.ParquetFile(file)
         # Eight bytes a value: equal ones are written once, however many there are.
@@ -141,22 +141,22 @@ def read_parquet(file: Path) -> Rows:
         table = opened.read()
     except Exception as error:  # arrow's own kinds, Python's, and of what is no text
         what = f"cannot be read as Parquet ({' '.join(str(error).split())})"
-        raise unusable(file, what, "write it again, whole") from error
+        raise file_error(file, what, "write it again, whole") from error
     names = list(table.column_names)
     numbered = [name for name in names if _NUMBERED.fullmatch(name)]
     if "id" not in names:
-        raise unusable(file, "no column 'id'", "name each vector in it")
+        raise file_error(file, "no column 'id'", "name each vector in it")
     if other := [name for name in names if name not in ("id", VECTOR, *TEXTS, *numbered)]:
         rule = f"only id, {', '.join(TEXTS)}, and f0 to fN or {VECTOR}, are read"
-        raise unusable(file, f"column {other[0]!r}", f"leave it out; {rule}")
+        raise file_error(file, f"column {other[0]!r}", f"leave it out; {rule}")
     if twice := [name for name in names if names.count(name) > 1]:
-        raise unusable(file, f"column {twice[0]!r} stands twice", "keep one")
+        raise file_error(file, f"column {twice[0]!r} stands twice", "keep one")
     if (VECTOR in names) == bool(numbered):
         what = f"{'both' if numbered else 'neither'} f0 to fN and {VECTOR}"
-        raise unusable(file, what, "write the numbers one way")
+        raise file_error(file, what, "write the numbers one way")
     texts = {name: _parquet_texts(file, table, name) for name in ("id", *TEXTS) if name in names}
     values = _numbered_columns(file, table, numbered) if numbered else _column_of_lists(file, table)
-    return checked(file, texts.pop("id"), values, texts)
+    return checked_rows(file, texts.pop("id"), values, texts)
 
 
 def _numbered_columns(file: Path, table: Any, names: Sequence[str]) -> NDArray[Any]:
@@ -164,7 +164,7 @@ def _numbered_columns(file: Path, table: Any, names: Sequence[str]) -> NDArray[A
     wanted = [f"f{number}" for number in range(len(names))]
     if absent := [name for name in wanted if name not in names]:
         what = f"no column {absent[0]!r}, but {len(names)} are numbered"
-        raise unusable(file, what, "number them from f0 on, without a gap")
+        raise file_error(file, what, "number them from f0 on, without a gap")
     columns = [_numbers(file, name, table.column(name).combine_chunks()) for name in wanted]
     return np.stack(columns, axis=1)
 
@@ -173,21 +173,21 @@ def _column_of_lists(file: Path, table: Any) -> NDArray[Any]:
     """Return the rows of a column of lists that have one length."""
     column = table.column(VECTOR).combine_chunks()
     if "list" not in str(column.type):
-        raise unusable(file, f"{VECTOR} is {column.type}, no list", "write lists of numbers")
+        raise file_error(file, f"{VECTOR} is {column.type}, no list", "write lists of numbers")
     if column.null_count or not len(column):
         what = f"{column.null_count} of {len(column)} rows have no {VECTOR}"
-        raise unusable(file, what, "fill them in, or leave them out")
+        raise file_error(file, what, "fill them in, or leave them out")
     lengths = sorted(needs("parquet", "pyarrow.compute").list_value_length(column).to_pylist())
     if lengths[0] != lengths[-1]:
         what = f"vectors of {lengths[0]} and of {lengths[-1]} numbers"
-        raise unusable(file, what, "write vectors of one length")
+        raise file_error(file, what, "write vectors of one length")
     return _numbers(file, VECTOR, column.flatten()).reshape(len(column), -1)
 
 
 def _numbers(file: Path, name: str, column: Any) -> NDArray[Any]:
     found: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     if found.dtype.kind not in "fiu":
-        raise unusable(file, f"{name} holds {column.type}, no numbers", "write numbers")
+        raise file_error(file, f"{name} holds {column.type}, no numbers", "write numbers")
     return found
 
 
@@ -197,37 +197,37 @@ def _parquet_texts(file: Path, table: Any, name: str) -> list[str]:
     cells = column.to_pylist()
     whole = (str, int) if name in ("id", PATIENT) else (str,)
     if {type(cell) for cell in cells} - {*whole, type(None)}:
-        raise no_text(file, name, str(column.type))
+        raise not_text_error(file, name, str(column.type))
     return ["" if cell is None else str(cell).strip() for cell in cells]
 
 
-def unusable(file: Path, what: str, remedy: str, kind: Kind = Kind.VECTORS) -> VectorsError:
+def file_error(file: Path, what: str, remedy: str, kind: Kind = Kind.VECTORS) -> VectorsError:
     """Return the error of a file with one fault."""
     return VectorsError([Fault(kind, file.name, what, remedy)])
 
 
-def checked(
+def checked_rows(
     file: Path, ids: Sequence[str], values: NDArray[Any], texts: Mapping[str, Sequence[str]]
 ) -> Rows:
     """Return rows after checking that lengths and types fit. Raises VectorsError."""
     if values.ndim != 2 or 0 in values.shape or values.dtype.kind not in "fiu":
         what = f"vectors are {values.dtype} {list(values.shape)}, must be numbers [n, D]"
-        raise unusable(file, what, "write one row of D numbers for each id")
+        raise file_error(file, what, "write one row of D numbers for each id")
     for name, found in {"ids": ids, **texts}.items():
         if len(found) != len(values):
             what = f"{len(values)} vectors, but {len(found)} of {name}"
-            raise unusable(file, what, "write one for each vector, in the same order")
+            raise file_error(file, what, "write one for each vector, in the same order")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: a fault, later
         numbers = np.ascontiguousarray(values, np.float32)
     texts = {name: [nfc(text) for text in found] for name, found in texts.items()}
     return Rows(ids, torch.from_numpy(numbers.copy()), texts)
 
 
-def no_text(file: Path, name: str, kind: str) -> VectorsError:
+def not_text_error(file: Path, name: str, kind: str) -> VectorsError:
     """Return the error of a column that contains something other than text."""
     remedy = "write the names of data.classes" if "label" in name else "write it as text"
     of = Kind.LABEL if "label" in name else Kind.VECTORS
-    return unusable(file, f"{name} are {kind}, must be text", remedy, of)
+    return file_error(file, f"{name} are {kind}, must be text", remedy, of)
 
 
 READERS = {".npz": read_npz, ".parquet": read_parquet}

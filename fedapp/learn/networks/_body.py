@@ -12,7 +12,7 @@ from fedapp.core.plugins import is_function_name, load_function
 from fedapp.learn.networks import is_timm_name
 from fedapp.learn.networks._weights import TIMM, load_body, read_weights
 
-SIDE_ANSWERS = ("googlenet", "inception_v3")
+WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 """Networks with auxiliary heads in the middle, whose files contain these heads, too."""
 
 
@@ -43,7 +43,7 @@ def _built(network: str) -> nn.Module:
         return _own(network)
     from torchvision import models
 
-    names = [n for n in models.list_models(module=models) if n not in SIDE_ANSWERS]
+    names = [n for n in models.list_models(module=models) if n not in WITH_AUXILIARY_HEADS]
     if network not in names:
         raise ConfigError(
             f"model.body = {network!r}: no such network of torchvision; "

@@ -22,7 +22,7 @@ from fedapp.core.plugins import load_function
 from fedapp.core.settings import CLOSED
 from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
-_FORM = (
+_SIGNATURE = (
     "def function(inputs: tuple[int, ...], num_classes: int, ...settings) -> Network "
     "or nn.Sequential"
 )
@@ -65,11 +65,11 @@ def _class_of(name: str, function: Callable[..., Any]) -> type[NetworkSettings]:
         hints = get_type_hints(function)
         _, _, *parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError, NameError) as error:
-        raise ConfigError(f"must be `{_FORM}` ({one_line(error, 200)})") from error
+        raise ConfigError(f"must be `{_SIGNATURE}` ({one_line(error, 200)})") from error
     made = hints.get("return")
     # The return type also keeps every function that was not written for this from being called.
     if not (isinstance(made, type) and issubclass(made, (Network, nn.Sequential))):
-        raise ConfigError(f"its return type must be Network or nn.Sequential: `{_FORM}`")
+        raise ConfigError(f"its return type must be Network or nn.Sequential: `{_SIGNATURE}`")
     if odd := [p.name for p in parameters if p.name not in hints or p.kind in _PACKED]:
         raise ConfigError(f"parameter {odd[0]!r} is a setting: write its type, as in `rate: float`")
     # `model.weights` is a file of this machine, which no digest of settings has.
@@ -78,10 +78,10 @@ def _class_of(name: str, function: Callable[..., Any]) -> type[NetworkSettings]:
         raise ConfigError(f"parameter {odd[0]!r}: no setting can have this name; choose another")
 
     def network(self: Any, inputs: tuple[int, ...], num_classes: int) -> Any:
-        return _called(name, function, inputs, num_classes, asdict(self))
+        return _call_function(name, function, inputs, num_classes, asdict(self))
 
     def reduced(self: Any) -> tuple[Any, ...]:
-        return _again, (name, asdict(self))  # another process makes the class for itself
+        return _rebuild, (name, asdict(self))  # another process makes the class for itself
 
     members: dict[str, Any] = {
         "name": name,
@@ -101,11 +101,11 @@ def _class_of(name: str, function: Callable[..., Any]) -> type[NetworkSettings]:
     return settings
 
 
-def _again(name: str, settings: dict[str, Any]) -> NetworkSettings:
+def _rebuild(name: str, settings: dict[str, Any]) -> NetworkSettings:
     return own_class(name)(**settings)
 
 
-def _called(
+def _call_function(
     name: str,
     function: Callable[..., Any],
     inputs: tuple[int, ...],
@@ -122,7 +122,7 @@ def _called(
     if not isinstance(network, nn.Sequential):
         return network
     if not ends_in_head(network):
-        raise _broken(name, "the function", "must return a row that ends in Dropout and Linear")
+        raise _violation(name, "the function", "must return a row that ends in Dropout and Linear")
     return SequentialNetwork(network)
 
 
@@ -132,31 +132,35 @@ def check_contract(name: str, network: object, inputs: tuple[int, ...], num_clas
     The network is not changed. Raises ConfigError naming the member that breaks the contract.
     """
     if not isinstance(network, Network):
-        raise _broken(name, "the function", f"must return a Network, not {type(network).__name__}")
+        raise _violation(
+            name, "the function", f"must return a Network, not {type(network).__name__}"
+        )
     head, dropout = getattr(network, "head", None), getattr(network, "dropout", None)
     if not (isinstance(head, nn.Linear) and head.bias is not None):
-        raise _broken(name, "head", "must be an nn.Linear with a bias")
+        raise _violation(name, "head", "must be an nn.Linear with a bias")
     if (head.in_features, head.out_features) != (getattr(network, "features", 0), num_classes):
-        raise _broken(name, "head", f"must go from `features` numbers to {num_classes} classes")
+        raise _violation(name, "head", f"must go from `features` numbers to {num_classes} classes")
     if not (isinstance(dropout, nn.Dropout) and 0 <= dropout.p < 1):
-        raise _broken(name, "dropout", "must be an nn.Dropout of a rate in [0, 1)")
+        raise _violation(name, "dropout", "must be an nn.Dropout of a rate in [0, 1)")
     for tensor, value in network.state_dict().items():
         if value.dtype not in (torch.float32, torch.int64):
-            raise _broken(name, tensor, f"is {value.dtype}, must be float32 or int64")
+            raise _violation(name, tensor, f"is {value.dtype}, must be float32 or int64")
     copy = deepcopy(network).train()
     made_up = torch.linspace(-1, 1, 2 * math.prod(inputs)).view(2, *inputs)
     with torch.no_grad():
         features, again = _run(name, "trunk", copy.trunk, made_up), copy.trunk(made_up)
         if not (isinstance(features, tuple) and all(isinstance(f, Tensor) for f in features)):
-            raise _broken(name, "trunk", "must return a tuple of tensors")
+            raise _violation(name, "trunk", "must return a tuple of tensors")
         if not all(map(torch.equal, features, again)):
-            raise _broken(name, "trunk", "gives other answers each time: drop in `embed` only")
+            raise _violation(name, "trunk", "gives other answers each time: drop in `embed` only")
         embedding = _run(name, "embed", copy.embed, features)
         if embedding.shape != (2, network.features):
-            raise _broken(name, "embed", f"must return [n, {network.features}], as `features` says")
+            raise _violation(
+                name, "embed", f"must return [n, {network.features}], as `features` says"
+            )
         logits = _run(name, "classify", copy.classify, embedding)
         if logits.shape != (2, num_classes) or logits.dtype != torch.float32:
-            raise _broken(name, "classify", f"must return float32 [n, {num_classes}]")
+            raise _violation(name, "classify", f"must return float32 [n, {num_classes}]")
 
 
 def _run(name: str, member: str, piece: Callable[[Any], Any], given: object) -> Any:
@@ -164,8 +168,8 @@ def _run(name: str, member: str, piece: Callable[[Any], Any], given: object) -> 
         return piece(given)
     except Exception as error:  # a user's own code may raise anything
         said = f"fails ({type(error).__name__}: {one_line(error, 300)})"
-        raise _broken(name, member, said) from error
+        raise _violation(name, member, said) from error
 
 
-def _broken(name: str, member: str, rule: str) -> ConfigError:
+def _violation(name: str, member: str, rule: str) -> ConfigError:
     return ConfigError(f"model.name = {name!r}: {member}: {rule}; see docs/extend/networks.md")

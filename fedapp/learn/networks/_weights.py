@@ -26,7 +26,7 @@ TIMM = "timm:"
 """Prefix of the names of timm's networks."""
 _WRAPPERS = ("module.", "_orig_mod.", "encoder.", "backbone.", "model.")
 """Prefixes that programs add to every name: DataParallel, torch.compile, and networks of parts."""
-_FORM = '{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "size": 224}'
+_EXAMPLE = '{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "size": 224}'
 _Mean = Annotated[float, Field(ge=-10, le=10)]
 _Std = Annotated[float, Field(gt=0, le=10)]
 
@@ -150,8 +150,8 @@ def read_record(network: str, file: str, sha256: str, record_sha256: str) -> Rec
     if not said:
         name = record_beside(file).name
         raise ConfigError(
-            f"model.weights = {file!r}: does not say for which pixels; write {_FORM} into {name} "
-            "beside it, and its SHA-256 to model.record_sha256"
+            f"model.weights = {file!r}: does not say for which pixels; write {_EXAMPLE} into "
+            f"{name} beside it, and its SHA-256 to model.record_sha256"
         )
     return _parsed(json.dumps(dict(said)), file)
 
@@ -171,7 +171,7 @@ def _parsed(text: str | bytes, file: str) -> Record:
     except (ValueError, AttributeError, LookupError, TypeError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise ConfigError(
-            f"{file!r}: is no record of pixels ({one_line(why, 100)}); write it as {_FORM}"
+            f"{file!r}: is no record of pixels ({one_line(why, 100)}); write it as {_EXAMPLE}"
         ) from error
 
 
@@ -185,7 +185,7 @@ def _metadata(file: Path) -> Mapping[str, Any]:
     except UntrustedFileError as error:
         raise ConfigError(
             f"{str(file)!r}: is no record of pixels (its metadata: {error}); write each value as "
-            f"JSON, as in {_FORM}"
+            f"JSON, as in {_EXAMPLE}"
         ) from error
 
 

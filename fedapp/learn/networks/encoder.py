@@ -63,7 +63,7 @@ class Encoder(Network):
 
     def __init__(self, body: Body, trained: list[str], num_classes: int, dropout: float) -> None:
         super().__init__()
-        self._held = _Held(body, fixed=not trained)
+        self._held = _BodyHolder(body, fixed=not trained)
         self.trained = nn.ModuleDict()
         for name in trained:
             module = self._held.body.module.get_submodule(name).requires_grad_(True)
@@ -73,12 +73,12 @@ class Encoder(Network):
     def trunk(self, x: Tensor) -> Features:
         """Run the body. The answers of a frozen body are cached."""
         with self.in_compute_type(x.device):
-            if self._held.fixed and _plain(x):
+            if self._held.fixed and _is_concrete(x):
                 return (self._held.body.recalled[self.compute](x),)
             return (self._held.body(x).float(),)
 
 
-class _Held:
+class _BodyHolder:
     """Hides a body from torch, which would make it a submodule. All copies share a frozen body."""
 
     def __init__(self, body: Body, fixed: bool) -> None:
@@ -92,7 +92,7 @@ class _Held:
         return copy
 
 
-def _plain(x: Tensor) -> bool:
+def _is_concrete(x: Tensor) -> bool:
     """Whether these are concrete numbers: on a CPU, not traced, without gradients."""
     return (
         x.device.type == "cpu"

@@ -33,7 +33,7 @@ class FedSiamMnist(Network):
         self.conv1 = nn.Conv2d(channels, 10, 5)
         self.conv2 = nn.Conv2d(10, 20, 5)
         self.channel_dropout = nn.Dropout2d(dropout)
-        self.fc = nn.Linear(20 * _left(height) * _left(width), 50)
+        self.fc = nn.Linear(20 * _conv_output(height) * _conv_output(width), 50)
         self.end_in(50, num_classes, dropout)
 
     def trunk(self, x: Tensor) -> Features:
@@ -52,7 +52,7 @@ class FedSiamMnist(Network):
             return drop(self.dropout, h, dropout)
 
 
-def _left(side: int) -> int:
+def _conv_output(side: int) -> int:
     """Return what two unpadded 5 x 5 convolutions, each with a pool of 2, leave of a side."""
     return ((side - 4) // 2 - 4) // 2
 

@@ -48,7 +48,7 @@ class MLP(Network):
         return h
 
 
-def _written(value: object) -> object:
+def _as_text(value: object) -> object:
     """Accept the units of a single layer as a number, as YAML and command lines give them."""
     return str(value) if type(value) is int else value
 
@@ -59,7 +59,7 @@ class MLPSettings(NetworkSettings):
 
     name: ClassVar[str] = "mlp"
 
-    hidden: Annotated[str, BeforeValidator(_written)] = "200, 200"
+    hidden: Annotated[str, BeforeValidator(_as_text)] = "200, 200"
     """Units of the hidden layers, one or more, commas between them."""
     dropout: Rate = 0.5
     """p, dropout rate after every hidden layer."""

@@ -18,22 +18,22 @@ from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.networks.base import Draw, Features, Network, NetworkSettings, drop
 
 Norm = Literal["batch", "group", "none"]
-GROUP = 16
+GROUP_SIZE = 16
 """Channels in a group of group norm; as good as other numbers (Wu, He 2018, Table 3)."""
 
 
 def norm_of(kind: Norm, channels: int) -> nn.Module:
     """Return a normalisation layer for this number of channels.
 
-    Group norm has groups of `GROUP` channels, or a single group where the number of channels is not
-    a multiple. In a narrow network a group could otherwise be one channel with one pixel, which
-    would always be normalised to 0.
+    Group norm has groups of `GROUP_SIZE` channels, or a single group where the number of channels
+    is not a multiple. In a narrow network a group could otherwise be one channel with one pixel,
+    which would always be normalised to 0.
     """
     if kind == "none":
         return nn.Identity()
     if kind == "batch":
         return nn.BatchNorm2d(channels)
-    return nn.GroupNorm(channels // GROUP if channels % GROUP == 0 else 1, channels)
+    return nn.GroupNorm(channels // GROUP_SIZE if channels % GROUP_SIZE == 0 else 1, channels)
 
 
 class ConvNorm(nn.Module):

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedapp.core.errors import ConfigError
 from fedapp.core.settings import OWN, SplitSettings
-from fedapp.data.folder import KINDS
+from fedapp.data.folder import FORMATS
 from fedapp.data.own import Entry, Listing, list_agreed, list_own
 from fedapp.data.own.entries import one_entry_per_finding
 from fedapp.data.own.train_test_split import Group, deal, groups_dealt_together
@@ -173,7 +173,7 @@ def _passed_over(listing: Listing) -> list[Remark]:
     endings = Counter(Path(name).suffix.lower() or "none" for name in listing.passed_over)
     said = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(5))
     what = f"{endings.total()} files are passed over, by ending: {said}"
-    return [note(what, f"images must be {KINDS}; save others as PNG")]
+    return [note(what, f"images must be {FORMATS}; save others as PNG")]
 
 
 def _print(console: Console, facts: Sequence[tuple[str, str]], remarks: Sequence[Remark]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedapp.data.bag_proportions import condition_number, why_unidentifiable
 from fedapp.data.own import Entry, Listing
-from fedapp.data.own.train_test_split import ASIDE, MIN_GROUPS, TEST, TRAIN, VAL, Group
+from fedapp.data.own.train_test_split import MIN_GROUPS, SET_ASIDE, TEST, TRAIN, VAL, Group
 from fedapp.data.sites import BAGS
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.experiment.experiment import Experiment
@@ -98,7 +98,7 @@ class Counts:
         if not labelled:
             remedy = "nobody will know how good the site's model is; label some if you can"
             yield note("no labels: no validation and no test images", remedy)
-        if self.cells[UNLABELLED, ASIDE] or self.cells[BAGGED, ASIDE]:
+        if self.cells[UNLABELLED, SET_ASIDE] or self.cells[BAGGED, SET_ASIDE]:
             text = "some images without a label are set aside"
             remedy = "their groups are for validation or testing, where labels are needed"
             yield note(text, remedy)
@@ -223,7 +223,7 @@ def remarks_on_copies(
         count += len(copies)
         names = ", ".join(entries[i].name for i in copies[:_NAMED])
         labels = sorted({entries[i].label for i in copies if entries[i].label})
-        apart = sorted({parts[i] for i in copies} - {ASIDE})
+        apart = sorted({parts[i] for i in copies} - {SET_ASIDE})
         groups = {entries[i].group for i in copies}
         if len(labels) > 1:
             text = f"{same}, labelled {' and '.join(map(repr, labels))}: {names}"
