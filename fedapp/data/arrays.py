@@ -37,7 +37,7 @@ def read_arrays(name: str) -> DataSet:
         raise ConfigError(f"data.name = {name!r}: {error}") from error
     try:
         given = function()
-    except Exception as error:  # a user's function may fail in any way, and quote anything
+    except Exception as error:  # a user's function may raise and quote anything
         raise DataError(
             f"{name}: failed with {type(error).__name__}: call it by itself to see where"
         ) from error

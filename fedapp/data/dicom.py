@@ -48,7 +48,8 @@ _EXPORT_AGAIN = "export the image again"
 _MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)
 """Pixels of an image, at most. Beyond this, Pillow refuses PNG, JPEG and TIFF files, too."""
 
-# Its warnings and its log quote the header. For the process, as a thread has no filter of its own.
+# pydicom's warnings and log quote the header. They are off for the whole process, because filters
+# of warnings cannot be set for a single thread.
 warnings.filterwarnings("ignore", module="pydicom")
 logging.getLogger("pydicom").propagate = False
 
@@ -69,7 +70,7 @@ def read_dicom(file: Path) -> StoredImage:
     except _NotReadError as problem:
         what, remedy = problem.args
         raise ImageError(file, f"DICOM, {what}", remedy) from None
-    except Exception as error:  # pydicom and what it calls raise nearly all there are
+    except Exception as error:  # pydicom and its decoders raise almost anything
         # Not `from error`, whose text may quote the header.
         what = f"damaged or not DICOM ({type(error).__name__})"
         raise ImageError(file, what, "replace it by a whole copy or remove it") from None
@@ -78,7 +79,7 @@ def read_dicom(file: Path) -> StoredImage:
 def is_dicom(file: Path) -> bool:
     """Whether the first bytes of a file are those of DICOM, whatever its name is."""
     try:
-        # What is no plain file might never answer.
+        # Reading something other than a plain file might block forever.
         if not file.is_file():
             return False
         with file.open("rb") as opened:
@@ -203,9 +204,9 @@ def _value_bits(header: Any, stream: _Codestream | None) -> tuple[int, int]:
         raise _NotReadError("colours of other than 8 bits without a sign", "convert them")
     same_sign = bool(header.PixelRepresentation) == bool(stream.signed)
     if stream.bits == stored and (same_sign or stream.signed is not None):
-        return 0, stored  # of two that differ in the sign the header is right
+        return 0, stored  # if the signs differ, the header is right
     if stream.bits == allocated and stream.signed is not None:
-        return _high_bit(header) + 1 - stored, stored  # with what else was in the upper bits
+        return _high_bit(header) + 1 - stored, stored  # other data may be in the remaining bits
     if stream.bits < stored and same_sign:
         return 0, stream.bits
     what = f"its compressed values, of {stream.bits} bits, are not such as its header says"
@@ -216,10 +217,10 @@ def _stored(header: Any) -> StoredImage:
     pixels: Any = needs("dicom", "pydicom.pixels")
     syntax, stream = header.file_meta.TransferSyntaxUID, _codestream(header)
     lowest, bits = _value_bits(header, stream)
-    # Of damaged RLE pylibjpeg's decoder panics, past all `except Exception`.
+    # On damaged RLE data pylibjpeg's decoder panics, which no `except Exception` catches.
     plugin = "pydicom" if syntax == _RLE else "pillow" if syntax in _JPEG else "pylibjpeg"
     options: dict[str, Any] = {"apply_j2k_sign_correction": False, "correct_unused_bits": False}
-    options["allow_excess_frames"] = False  # zeros behind the pixels are none
+    options["allow_excess_frames"] = False  # zeros behind the pixels are not a frame
     if stream:
         options["bits_allocated"] = 8 if stream.bits <= 8 else 16
     decoded: Values = pixels.pixel_array(
@@ -240,7 +241,7 @@ def _stored(header: Any) -> StoredImage:
     elif (scale := _rescaling(header)) != (1, 0):
         values = scale[0] * values.astype(np.float64) + scale[1]
     elif header.BitsStored <= 8 and not header.PixelRepresentation:
-        values = values.astype(np.uint8)  # levels, in 16 bits too
+        values = values.astype(np.uint8)  # these are levels, even if stored in 16 bits
     inverted = _GREY[header.PhotometricInterpretation]
     return StoredImage(kind, values, _window(header), inverted, padding)
 
@@ -253,11 +254,11 @@ def _padding(header: Any, cells: Values, values: Values) -> NDArray[np.bool_] | 
     if "PixelPaddingValue" not in header:
         return None
     said = header.PixelPaddingValue, header.get("PixelPaddingRangeLimit", header.PixelPaddingValue)
-    # Some files have it with a sign where pixels have none, or the other way round.
+    # Some files give it a sign where pixels have none, or the other way round.
     half, whole = 2 ** (header.BitsAllocated - 1), 2**header.BitsAllocated
     least = -half if header.PixelRepresentation else 0
     low, high = sorted((int(number) - least) % whole + least for number in said)
-    # And some fill whole cells with it, beyond the bits that are stored.
+    # And some fill whole cells with it, including bits that are not part of the value.
     padding: NDArray[np.bool_] = (low <= values) & (values <= high)
     padding |= cells == int(said[0]) % whole
     return padding

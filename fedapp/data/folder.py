@@ -118,7 +118,7 @@ def read_images(
     channels = max(image.shape[0] for image in decoded)
     images = torch.empty((len(files), channels, *first), dtype=torch.uint8)
     for index, image in enumerate(decoded):
-        images[index] = image  # a grey image among coloured ones fills all three channels
+        images[index] = image  # a grey image fills all three channels
     mean, std = channel_stats(images)
     labels = torch.from_numpy(listing.labels[chosen])
     return DataSet(images, labels, listing.classes, mean, std)
@@ -129,7 +129,7 @@ def decode_all(
 ) -> list[Tensor]:
     """Return the images in these files, as `decode` returns them, decoding several at a time."""
     with ThreadPoolExecutor(_threads(files)) as pool:
-        # Where a file fails, the batches not yet begun are cancelled.
+        # If a file fails, the batches that have not begun are cancelled.
         batches = pool.map(
             lambda batch: [decode(file, side, channels, window) for file in batch],
             (files[i : i + _BATCH] for i in range(0, len(files), _BATCH)),
@@ -147,7 +147,7 @@ def decode_into(files: Sequence[Path], images: Tensor, window: str = "") -> None
 
     with ThreadPoolExecutor(_threads(files)) as pool:
         for _ in pool.map(fill, range(0, len(files), _BATCH)):
-            pass  # where a file fails, its error comes here
+            pass  # this raises the error of a file that failed
 
 
 def _threads(files: Sequence[Path]) -> int | None:
@@ -158,7 +158,7 @@ def _threads(files: Sequence[Path]) -> int | None:
     try:
         mean = sum(file.stat().st_size for file in sample) / len(sample)
     except OSError:
-        return 1  # decoding it will name the file
+        return 1  # decoding will raise an error that names the file
     return None if mean >= _THREADED_BYTES else 1
 
 

@@ -44,7 +44,7 @@ _NUMBERS = {1: "unsigned", 2: "signed", 3: "floating-point"}
 """Sample formats of TIFF."""
 _REMEDY = "save it as grey of up to 16 bits without transparency, or as 8-bit RGB"
 
-# Of half of what it refuses Pillow also warns or logs, in several lines; the error says enough.
+# Pillow warns or logs about much of what it refuses, in several lines. The error is enough.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
@@ -56,8 +56,8 @@ def read_raster(file: Path) -> StoredImage:
     of more than 8 bits.
     """
     try:
-        # By its name Pillow would map a plain TIFF into memory, and mix up the pixels of one that
-        # is to be turned by a quarter.
+        # Given a name, Pillow would map an uncompressed TIFF into memory, and would mix up the
+        # pixels of one that must be rotated by a quarter turn.
         with file.open("rb") as raw, Image.open(raw, formats=_FORMATS) as opened:
             pages = getattr(opened, "n_frames", 1) if opened.format == "TIFF" else 1
             if pages > 1:
@@ -70,7 +70,7 @@ def read_raster(file: Path) -> StoredImage:
         what = _kind_of_tiff(file)
         remedy = _REMEDY if what else "replace it by a whole copy or remove it"
         raise ImageError(file, what or "damaged or not an image", remedy) from error
-    except Exception as error:  # of damaged bytes Pillow raises nearly all there are
+    except Exception as error:  # on damaged bytes Pillow raises almost anything
         reason = " ".join(str(error).split())
         what = f"damaged or not an image ({reason})"
         raise ImageError(file, what, "replace it by a whole copy or remove it") from error
@@ -82,14 +82,14 @@ def _stored(opened: Image.Image, file: Path) -> StoredImage:
     if mode in ("I", "F") and opened.format == "TIFF" and _misread(opened):
         what = f"{kind}, compressed, with the highest byte of a value first"
         raise ImageError(file, what, "save it uncompressed or with the lowest byte first")
-    # Pillow would drop the low bits of colours, and all but the first of several greys.
+    # Pillow would drop the low bits of colours, and all but the first of several grey samples.
     several = mode == "L" and _tag(opened, _SAMPLES, 1) > 1
     if mode not in _DEEP and (mode not in _GREY | _COLOUR or bits > 8 or several):
         raise ImageError(file, f"{kind}, pixels of type {mode!r}", _REMEDY)
     if opened.format == "TIFF":
         _check_bytes(opened, file)
     opened.load()
-    # Pillow itself turns a TIFF, and forgets its orientation.
+    # Pillow rotates a TIFF itself, and then drops its orientation.
     turn = _UPRIGHT.get(opened.getexif().get(ExifTags.Base.Orientation, 1))
     image = opened if turn is None else opened.transpose(turn)
     if mode in _DEEP or numbers == "signed":
@@ -103,7 +103,7 @@ def _stored(opened: Image.Image, file: Path) -> StoredImage:
         # Pillow inverts those of 8 bits itself.
         inverted = _tag(opened, _PHOTOMETRIC, 1) == _WHITE_IS_ZERO
         return StoredImage(kind, values, inverted=inverted)
-    # Pillow warns of the direct way from a palette with transparency to RGB.
+    # Pillow warns about converting a palette with transparency directly to RGB.
     if mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return StoredImage(kind, np.array(image.convert("L" if mode in _GREY else "RGB")))
@@ -130,8 +130,8 @@ def _check_bytes(opened: Image.Image, file: Path) -> None:
     if tags.get(_COMPRESSION, 1) != 1 or _STRIP_BYTES not in tags:
         return
     width, height, bits = tags[_WIDTH], tags[_HEIGHT], tags.get(_BITS_PER_SAMPLE, (1,))
-    bits = bits * tags.get(_SAMPLES, 1) if len(bits) == 1 else bits  # said once for all samples
-    # Plane by plane each strip has one sample of a pixel, else all of them.
+    bits = bits * tags.get(_SAMPLES, 1) if len(bits) == 1 else bits  # given once for all samples
+    # With separate planes, a strip has one sample of each pixel, otherwise all samples.
     planes = bits if tags.get(_PLANES, 1) == 2 else (sum(bits),)
     strip = tags.get(_STRIP_ROWS) or height
     tops = range(0, height, strip)
@@ -158,13 +158,15 @@ def _kind_of_tiff(file: Path) -> str:
     with file.open("rb") as opened:
         head = opened.read(16)
         try:
-            start = head if head[2:4] in (b"+\0", b"\0+") else head[:8]  # places of 64 bits, of 32
+            start = (
+                head if head[2:4] in (b"+\0", b"\0+") else head[:8]
+            )  # offsets of 64 bits or 32 bits
             tags: Any = TiffImagePlugin.ImageFileDirectory_v2(start)
             opened.seek(tags.next)
             tags.load(opened)
             bits, numbers = (tags.get(tag, (1,))[0] for tag in (_BITS_PER_SAMPLE, _SAMPLE_FORMAT))
             colours = tags[_PHOTOMETRIC]
-        except Exception:  # Pillow raises nearly all there are
+        except Exception:  # Pillow raises almost anything
             return ""
     values = f"{bits}-bit {_NUMBERS.get(numbers, 'other')} values"
     return f"a TIFF of {values} and photometric interpretation {colours}, which is not read"
@@ -174,7 +176,7 @@ def _bits(opened: Image.Image) -> int:
     """Return the number of bits of a value in the file, or 8 if there are fewer."""
     if opened.format == "TIFF":
         return max(8, _tag(opened, _BITS_PER_SAMPLE, 1))
-    # Pillow's name for how the bytes lie, such as "RGB;16B".
+    # Pillow's name of the layout of the bytes, such as "RGB;16B".
     return 16 if any(";16" in str(tile.args) for tile in getattr(opened, "tile", ())) else 8
 
 

@@ -55,7 +55,7 @@ class GivenSites:
 Given = DataSet | GivenSites
 """What a program can hand over: a pool to be split, or the data of every site."""
 
-# Weak: what the program lets go of is not kept here.
+# Weak references: data that the program no longer uses are freed.
 _REGISTERED: WeakValueDictionary[str, Given] = WeakValueDictionary()
 
 

@@ -33,7 +33,9 @@ def allocate(shape: Sequence[int], dtype: torch.dtype = torch.uint8, all_in_all:
     folder = _folder()
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, needed)  # a full disk is known now, not later
+            os.posix_fallocate(
+                file.fileno(), 0, needed
+            )  # fails now, not later, if the disk is full
             pages = mmap.mmap(file.fileno(), needed)
     except OSError as error:
         raise DataError(
@@ -55,5 +57,5 @@ def gather_rows(inputs: Tensor, rows: Sequence[int]) -> Tensor:
 
 def _folder() -> str:
     """Return the folder for temporary files: TMPDIR or /var/tmp, because /tmp may be in RAM."""
-    told = os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108  the file gets no name there
-    return told if os.access(told, os.W_OK) else tempfile.gettempdir()
+    folder = os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108  the file has no name
+    return folder if os.access(folder, os.W_OK) else tempfile.gettempdir()

@@ -103,7 +103,7 @@ def read_digits() -> DataSet:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    # Stored as 0 to 16; half up, in integers.
+    # Stored as 0 to 16; scaled in integers, with halves rounded up.
     pixels = (digits.images.astype(np.int64) * 255 + 8) // 16
     images = torch.from_numpy(pixels.astype(np.uint8))[:, None]
     labels = torch.from_numpy(digits.target.astype(np.int64))
@@ -130,7 +130,7 @@ def _fetch(name: str, source: Source, root: Path) -> None:
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
-        # Before the network is asked: what is wrong with the folder no network mends.
+        # Check the folder before downloading, so that its faults are not taken for the network's.
         tempfile.TemporaryFile(dir=root).close()
     except OSError as error:
         reason = f"{root} cannot be written to ({error.strerror})"
@@ -325,7 +325,7 @@ def _stl10(whole: bool) -> Source:
         names.append(("unlabeled_X.bin", ""))
 
     def part(root: Path, images: str, labels: str) -> tuple[Path, RawSplit]:
-        with reading(root / folder / images):  # page by page, not twice in memory
+        with reading(root / folder / images):  # mapped, so that it is not in memory twice
             pixels = np.memmap(root / folder / images, np.uint8, "r").reshape(-1, 3, 96, 96)
         numbers = None
         if labels:
@@ -389,7 +389,7 @@ def _medmnist(name: str) -> Source:
 
     def read(root: Path) -> DataSet:
         path = root / file
-        # Opened here: numpy leaves a damaged file open.
+        # Opened here, because numpy does not close a damaged file.
         with reading(path), path.open("rb") as opened, np.load(opened) as archive:
             pool = _pool([part(archive, path, s) for s in ("train", "val", "test")], classes)
         # The normalisation of MedMNIST's own baselines.

@@ -53,7 +53,7 @@ class SimulatedSites:
         order = np.argsort(group, kind="stable")
         hidden = torch.from_numpy(_HIDDEN[part[order]])
         labels = data.labels[sample[order]]
-        # Before the parts are told apart: what an image becomes does not depend on who sees labels.
+        # Before the pool is divided, because a changed image must not depend on who sees its label.
         inputs = shift_sites(data.inputs, manifest.site, manifest.seed, feature_shift, shift_kinds)
         self._inputs = inputs[sample[order]].to(device)
         self._known = labels[~hidden].to(device)

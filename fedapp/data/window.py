@@ -80,7 +80,7 @@ class Sigmoid:
         return self.centre - self.width / 2, self.centre + self.width / 2
 
     def __call__(self, values: Values) -> Levels:
-        # tanh, as exp overflows: 1 / (1 + exp(-2 u)) = (1 + tanh u) / 2
+        # By tanh, because exp overflows: 1 / (1 + exp(-2 u)) = (1 + tanh u) / 2
         """Return the levels of these values."""
         steepness = 2 * (values.astype(np.float64) - self.centre) / self.width
         return _as_levels(255 * (1 + np.tanh(steepness)) / 2)

@@ -188,7 +188,7 @@ def mixture_weights(likelihoods: Tensor, pseudo_counts: Tensor) -> Tensor:
     """
     prior = pseudo_counts.double()
     weights = prior / prior.sum()
-    seen = likelihoods.double().clamp_min(1e-12)  # all may have missed an image: it says nothing
+    seen = likelihoods.double().clamp_min(1e-12)  # an image may have likelihood 0 everywhere
     for _ in range(EM_ITERATIONS if len(seen) else 0):
         weights = (prior + reweighted(seen, weights).sum(0)) / (prior.sum() + len(seen))
     return weights

@@ -48,7 +48,7 @@ class CachedAnswers:
     def __init__(self, answer: Callable[[Tensor], Tensor], width: int, of: object = None) -> None:
         self._answer, self._width, self._of = answer, width, of
         self._known: Answers = {}
-        self._fresh = False  # whether some are not on the disk
+        self._fresh = False  # whether there are answers that are not on disk
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class CachedAnswers:
 
     def _read(self, cache: Cache[Answers]) -> None:
         """Read this network's answers, as a machine with equal arithmetic wrote them."""
-        if not self._known:  # else this process read it, or found it itself
+        if not self._known:  # otherwise this process has answers already
             self._take(cache.get(self._name) or {})
 
     def _take(self, found: Answers) -> bool:

@@ -63,7 +63,7 @@ def evaluation(probabilities: Tensor, labels: Tensor) -> Evaluation:
     For findings, labels are [n, F], and each annotated finding is one sample of 2 F classes
     (`evaluation.findings`).
     """
-    # By NumPy: of the few images of a site, a call of torch costs more than what it does.
+    # By NumPy: for the few images of a site, the overhead of torch's calls would dominate.
     answers, truth, classes = probabilities.numpy(), labels.numpy(), probabilities.shape[1]
     if labels.ndim == 2:
         answers, truth, _, of = flatten_findings(answers, truth)

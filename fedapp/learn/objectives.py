@@ -104,7 +104,7 @@ def supervised(work: LocalTraining, loss: LabelledLoss = cross_entropy) -> Itera
     given.
     """
     images, labels = work.data.labelled, work.data.labels
-    mean = loss is cross_entropy  # of others nobody knows what they depend on
+    mean = loss is cross_entropy  # another loss may depend on more than single images
     if work.data.finds:
         loss = finding_loss
     elif mean and (shift := work.shift).values:

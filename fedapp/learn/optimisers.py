@@ -68,7 +68,7 @@ def clip_gradients(parameters: Sequence[nn.Parameter]) -> None:
         return
     gradients = [p.grad for p in parameters if p.grad is not None]
     length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    if not length.item() <= MAX_GRADIENT_NORM - 1e-6:  # not: it may be NaN
+    if not length.item() <= MAX_GRADIENT_NORM - 1e-6:  # `not`, because it may be NaN
         nn.utils.clip_grads_with_norm_(parameters, MAX_GRADIENT_NORM, length)
 
 

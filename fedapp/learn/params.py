@@ -112,7 +112,7 @@ def copied_to_cpu(tensors: Mapping[str, Tensor]) -> tuple[Params, bool]:
     listed = list(floats.values())
     whole = torch._C._nn.flatten_dense_tensors(listed).cpu() if floats else torch.empty(0)
     rows = zip(floats, torch._C._nn.unflatten_dense_tensors(whole, listed), strict=True)
-    # A sum of squares is infinite or NaN where a number is; also where numbers are huge.
+    # The sum of squares is infinite or NaN if any number is. It also overflows for huge numbers.
     sure = math.isfinite(torch.dot(whole, whole).item())
     known = dict(rows)
     return {
@@ -168,7 +168,7 @@ def _parse_canonical(blob: bytes, schema: Schema, transport: TransportSettings) 
         if dtype.is_floating_point and not np.isfinite(numbers).all():
             return None
         for name, shape, wanted, at in names:
-            array = np.ndarray(shape, kind, data, at)  # each is a tensor of its own memory
+            array = np.ndarray(shape, kind, data, at)  # each tensor has memory of its own
             if name.endswith("running_var") and bool((array < 0).any()):
                 return None
             tensor = torch.from_numpy(array)
@@ -232,7 +232,8 @@ def _loaded(blob: bytes, schema: Schema, owner: str, transport: TransportSetting
         raise ProtocolError(f"{owner}: {len(blob)} bytes, but this model has at most {limit}")
     try:
         data = blob if transport.compression == "none" else _inflate(blob, limit, transport)
-        # Before it is read: half a million empty tensors fit into an upload, and a GB of memory.
+        # Check the header before it is parsed: half a million empty tensors would fit into an
+        # upload, and would need a GB of memory.
         header, most = int.from_bytes(data[:8], "little"), _most_header(schema)
         if header > most:
             raise ValueError(f"its header has {header} bytes, at most {most} are allowed")

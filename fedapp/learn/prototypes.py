@@ -79,7 +79,7 @@ def _euclidean(embeddings: Tensor, centres: Tensor) -> Tensor:
     if torch.compiler.is_exporting():  # ONNX has no cdist
         apart: Tensor = embeddings[:, None] - centres[..., None, :, :]
         return apart.square().sum(-1).sqrt()
-    # Not by ||f||^2 - 2 f c + ||c||^2: its rounding grows with the length of f.
+    # Not by ||f||^2 - 2 f c + ||c||^2, whose rounding error grows with the norm of f.
     return torch.cdist(embeddings, centres, compute_mode="donot_use_mm_for_euclid_dist")
 
 

@@ -182,7 +182,7 @@ def recalibrate(model: Network, images: Tensor, normalise: Normalise) -> None:
     model.eval()
     for norm in norms:
         norm.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=images.device)
-        norm.momentum = None  # torch's word for a cumulative mean
+        norm.momentum = None  # torch's value for a cumulative mean
         norm.train()
     size = inputs_per_pass(images.shape[1:])
     for batch in batches(torch.arange(len(images), device=images.device), size):

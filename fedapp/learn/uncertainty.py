@@ -83,7 +83,7 @@ def dropout_sample(x: Tensor, p: float) -> Tensor:
     """Keep each value with probability 1 - p, times 1 / (1 - p), or set it to 0; p in [0, 1)."""
     if x.is_cuda:
         return dropout(x, p)  # one kernel
-    # Not torch's dropout: its Bernoulli draw takes a CPU three times as long as a uniform one.
+    # Not torch's dropout: on a CPU its Bernoulli draw takes three times as long as a uniform one.
     kept = torch.rand_like(x, dtype=torch.float32).ge_(p).div_(1 - p)
     return kept.to(x.dtype).mul_(x)
 

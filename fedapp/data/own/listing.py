@@ -55,7 +55,7 @@ def list_own(
     findings: the agreed findings, each of which is a column, in place of classes.
     """
     table = data if data.suffix.lower() == ".csv" else data / TABLE
-    if not os.path.exists(data):  # False too where it may not be looked at
+    if not os.path.exists(data):  # also False if access is denied
         what = "no such folder or CSV file, or this user may not read it"
         remedy = "check the path (data-path of the node) and who may read it"
         return _only(Fault(Kind.LAYOUT, str(data), what, remedy))

@@ -216,7 +216,9 @@ def list_bags(
         else:
             found[bag] = shares
         named.add(bag)
-    for bag in sorted(sizes.keys() - named) if named else ():  # else its first line is at fault
+    for bag in (
+        sorted(sizes.keys() - named) if named else ()
+    ):  # otherwise the first line is at fault
         what, remedy = f"bag {bag!r} is not in {BAGS_FILE}", "add a line with its proportions"
         faults.append(Fault(Kind.BAGS, table.name, what, remedy))
     rows_found = torch.tensor(list(found.values()), dtype=torch.float64)

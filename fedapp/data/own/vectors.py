@@ -136,10 +136,10 @@ def read_parquet(file: Path) -> Rows:
         raise file_error(file, error.what, error.remedy) from error
     try:
         opened: Any = parquet.ParquetFile(file)
-        # Eight bytes a value: equal ones are written once, however many there are.
+        # Eight bytes for each value: a file stores equal values once, however many there are.
         check_unpacked(file, 8 * opened.metadata.num_rows * opened.metadata.num_columns)
         table = opened.read()
-    except Exception as error:  # arrow's own kinds, Python's, and of what is no text
+    except Exception as error:  # arrow raises its own types and Python's
         what = f"cannot be read as Parquet ({' '.join(str(error).split())})"
         raise file_error(file, what, "write it again, whole") from error
     names = list(table.column_names)
@@ -217,7 +217,7 @@ def checked_rows(
         if len(found) != len(values):
             what = f"{len(values)} vectors, but {len(found)} of {name}"
             raise file_error(file, what, "write one for each vector, in the same order")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: a fault, later
+    with np.errstate(over="ignore"):  # too large numbers become infinite, a fault later
         numbers = np.ascontiguousarray(values, np.float32)
     texts = {name: [nfc(text) for text in found] for name, found in texts.items()}
     return Rows(ids, torch.from_numpy(numbers.copy()), texts)

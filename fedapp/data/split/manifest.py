@@ -186,7 +186,7 @@ class Manifest:
                 raise ValueError("its content differs from its digest")
         except FileNotFoundError as error:
             raise DataError(f"{path}: no such manifest: check the path") from error
-        except Exception as error:  # safetensors and numpy have their own kinds, of some types too
+        except Exception as error:  # safetensors and numpy raise various types
             reason = " ".join(str(error).split())
             raise DataError(
                 f"{path}: not a whole manifest ({reason}): copy it again or make the split again"
@@ -203,7 +203,7 @@ class Manifest:
         return {**parts, **dict(zip(_OF_BAGS, bags, strict=True))}
 
     def _header(self) -> dict[str, str | int]:
-        # Bags are named only where there are some: earlier manifests keep their digest.
+        # Bags appear only if there are some, so that earlier manifests keep their digest.
         bags = {"bags": self.bags} if self.bags else {}
         return {
             **bags,

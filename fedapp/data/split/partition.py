@@ -207,7 +207,7 @@ def _label(
         if len(samples) == 0:
             continue
         draw = rng.numpy_stream(seed, "label-share", owner)
-        # Times 1.0 exactly at the paper's 0.5.
+        # The factor is exactly 1.0 at the paper's label_share of 0.5.
         share = dirichlet(draw, settings.label_alpha, 2)[0] * (2 * settings.label_share)
         labelled, _ = apportion(draw, len(samples), np.array([share, 1 - share]))
         visible[draw.permutation(samples)[:labelled]] = True

@@ -93,12 +93,12 @@ class Patches(LearnedFeatures):
         x = self.working(x).contiguous(memory_format=torch.channels_last)
         kernels = self.filters @ self.whitening
         offset = kernels @ self.mean
-        kernels = kernels - kernels.mean(1, keepdim=True)  # a patch's mean does not count
+        kernels = kernels - kernels.mean(1, keepdim=True)  # a patch's mean is subtracted
         level = F.avg_pool2d(x, PATCH_SIDE, 1).mean(1, keepdim=True)
         square = F.avg_pool2d(x.square(), PATCH_SIDE, 1).mean(1, keepdim=True)
         contrast = ((square - level.square()).clamp_min(0) + CONTRAST_FLOOR).sqrt()
         response = F.conv2d(x, kernels.view(-1, self.channels, PATCH_SIDE, PATCH_SIDE))
-        # In place: the responses are large, and fresh memory takes longer than the convolution.
+        # In place: the responses are large, and allocating them takes longer than the convolution.
         response = response.div_(contrast).sub_((offset + THRESHOLD)[:, None, None]).relu_()
         quarters = F.avg_pool2d(response, self.quarter, ceil_mode=True, count_include_pad=False)
         return unit_rows(quarters.flatten(1).sqrt()) * BELOW_ONE

@@ -88,7 +88,7 @@ def build_model(
     if ":" in settings.name:
         check_contract(settings.name, network, inputs, num_classes)
     network.compute, network.inputs, network.finds = compute, inputs, finds
-    if len(inputs) == 3:  # of the kernels of convolutions; a vector's network has none
+    if len(inputs) == 3:  # only convolutions have kernels with this layout
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network
 

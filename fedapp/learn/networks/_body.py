@@ -23,16 +23,18 @@ def read_body(network: str, file: str, sha256: str) -> nn.Module:
     It maps float32 [n, 3, size, size] -> [n, d]. It is cached, so do not change it. Raises
     ConfigError where the file is not of this network, or where the network has no head.
     """
-    from torchvision.ops import StochasticDepth  # takes seconds; most runs do without
+    from torchvision.ops import (
+        StochasticDepth,
+    )  # the import takes seconds, and most runs do not need it
 
-    with torch.random.fork_rng(devices=()):  # whatever was drawn is written over
+    with torch.random.fork_rng(devices=()):  # all random weights are overwritten
         body = _built(network)
     head = _cut_off(body, network)
     tensors = read_weights(file, sha256, body.state_dict().keys())
     load_body(body, {n: t for n, t in tensors.items() if not n.startswith(head)}, file)
     for module in body.modules():
         if isinstance(module, (nn.Dropout, StochasticDepth)):
-            module.p = 0.0  # the one dropout is that in front of our own head
+            module.p = 0.0  # the only dropout is the one in front of the new head
     return body.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
@@ -68,7 +70,7 @@ def _own(network: str) -> nn.Module:
         made = get_type_hints(function).get("return")
     except (ConfigError, TypeError, NameError) as error:
         raise ConfigError(f"model.body = {network!r}: {one_line(error, 300)}") from error
-    # The type keeps every function that was not written for this from being called.
+    # Requiring the return type prevents calls of functions that were not written for this.
     if not (isinstance(made, type) and issubclass(made, nn.Module)):
         raise ConfigError(
             f"model.body = {network!r}: must be `def function() -> nn.Module`; correct it"

@@ -67,7 +67,7 @@ def _class_of(name: str, function: Callable[..., Any]) -> type[NetworkSettings]:
     except (TypeError, ValueError, NameError) as error:
         raise ConfigError(f"must be `{_SIGNATURE}` ({one_line(error, 200)})") from error
     made = hints.get("return")
-    # The return type also keeps every function that was not written for this from being called.
+    # Requiring the return type also prevents calls of functions that were not written for this.
     if not (isinstance(made, type) and issubclass(made, (Network, nn.Sequential))):
         raise ConfigError(f"its return type must be Network or nn.Sequential: `{_SIGNATURE}`")
     if odd := [p.name for p in parameters if p.name not in hints or p.kind in _PACKED]:

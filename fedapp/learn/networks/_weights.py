@@ -72,7 +72,7 @@ def read_weights(file: str, sha256: str, names: Collection[str]) -> Params:
             tensors = safetensors.torch.load(blob)
         else:
             tensors = torch.load(BytesIO(blob), map_location="cpu", weights_only=True)
-    except Exception as error:  # of either library's own; torch's text advises unsafe loading
+    except Exception as error:  # torch's message recommends unsafe loading
         raise ConfigError(
             f"model.weights = {file!r}: is damaged or no state dict as .safetensors or .pth; save "
             "the network's state_dict() alone"
@@ -198,7 +198,7 @@ def _published(network: str, sha256: str) -> Mapping[str, Any]:
     from torchvision.models import get_model_weights
 
     for weights in get_model_weights(network):
-        if weights.url.endswith(f"-{sha256[:8]}.pth"):  # so they are named
+        if weights.url.endswith(f"-{sha256[:8]}.pth"):  # their naming scheme
             pixels = weights.transforms()
             return {"mean": pixels.mean, "std": pixels.std, "size": pixels.crop_size[0]}
     return {}

@@ -108,7 +108,9 @@ class Network(nn.Module, ABC):
     def in_compute_type(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which layers run in the type `compute`."""
         half = self.compute == torch.bfloat16
-        if half == torch.is_autocast_enabled(device.type):  # a context costs a tiny site's time
+        if half == torch.is_autocast_enabled(
+            device.type
+        ):  # entering a context takes time at a tiny site
             return nullcontext()
         return torch.autocast(device.type, torch.bfloat16, enabled=half)
 

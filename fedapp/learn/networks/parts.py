@@ -28,7 +28,9 @@ def names_of(model: nn.Module, modules: set[int]) -> frozenset[str]:
     """Return the names of the tensors of these modules (by `id`) and of all modules inside them."""
     return frozenset(
         f"{prefix}.{name}" if prefix else name
-        for prefix, module in model.named_modules(remove_duplicate=False)  # of a shared one: all
+        for prefix, module in model.named_modules(
+            remove_duplicate=False
+        )  # all names of a shared module
         if id(module) in modules
         for name in module.state_dict()
     )

@@ -26,7 +26,7 @@ class ResNet18(Network):
 
     def __init__(self, channels: int, num_classes: int, dropout: float) -> None:
         super().__init__()
-        from torchvision.models import resnet18  # takes seconds; most runs do without
+        from torchvision.models import resnet18  # takes seconds; most runs do not need it
 
         body = resnet18(weights=None, num_classes=num_classes)
         if channels != 3:

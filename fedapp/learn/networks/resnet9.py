@@ -88,7 +88,7 @@ class ResNet9(Network):
         with self.in_compute_type(h.device):
             h = F.relu(drop(self.dropout, h, dropout))
             h = skip + F.relu(drop(self.dropout, self.res2[1](h), dropout))
-            # Not adaptive: a GPU adds that one's gradients up in any order.
+            # Not adaptive pooling: on a GPU its gradients are summed in an arbitrary order.
             return F.max_pool2d(h, h.shape[-2:]).flatten(1)
 
 
