@@ -14,9 +14,9 @@ from torch import Tensor
 RANK_TOLERANCE = 1e-9
 """A singular value below this share of the largest one counts as 0."""
 FIT_TOLERANCE = 1e-12
-"""Relative error of the row sums at which `proportionally_fitted` stops."""
+"""Relative error of the row sums at which `fit_to_sums` stops."""
 MAX_FIT_ROUNDS = 10_000
-"""Rounds of `proportionally_fitted`, at most; extreme tables need some hundred."""
+"""Rounds of `fit_to_sums`, at most; extreme tables need some hundred."""
 
 
 def proportions_of(counts: NDArray[np.integer]) -> Tensor:
@@ -95,7 +95,7 @@ def with_noise(proportions: Tensor, strength: float, draw: np.random.Generator) 
     return torch.where(changed.sum(1, keepdim=True) > 0, changed, proportions)
 
 
-def proportionally_fitted(
+def fit_to_sums(
     table: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Scale the rows and columns of a table [M, C] by factors so that they have these sums.

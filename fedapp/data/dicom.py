@@ -197,9 +197,8 @@ def _value_bits(header: Any, stream: _Codestream | None) -> tuple[int, int]:
     if stream is None:
         return _high_bit(header) + 1 - stored, stored
     if stream[:3] != (header.Rows, header.Columns, header.SamplesPerPixel):
-        raise _NotReadError(
-            "its compressed image has another size than its header says", _EXPORT_AGAIN
-        )
+        what = "its compressed image has another size than its header says"
+        raise _NotReadError(what, _EXPORT_AGAIN)
     if stream.samples == 3 and stream.bits != 8:
         raise _NotReadError("colours of other than 8 bits without a sign", "convert them")
     same_sign = bool(header.PixelRepresentation) == bool(stream.signed)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedapp.data.bag_proportions import (
     condition_number,
-    proportionally_fitted,
+    fit_to_sums,
     proportions_of,
     why_unidentifiable,
     with_noise,
@@ -92,9 +92,7 @@ def test_much_noise_is_cut_to_shares_and_leaves_no_row_empty():
 
 def test_a_fit_by_hand():
     """Of odds ratio 4 there is one table with even sums: 1/3 and 1/6."""
-    table = proportionally_fitted(
-        np.array([[4.0, 1.0], [1.0, 1.0]]), np.full(2, 0.5), np.full(2, 0.5)
-    )
+    table = fit_to_sums(np.array([[4.0, 1.0], [1.0, 1.0]]), np.full(2, 0.5), np.full(2, 0.5))
     np.testing.assert_allclose(table, [[1 / 3, 1 / 6], [1 / 6, 1 / 3]], atol=1e-10)
 
 
@@ -105,7 +103,7 @@ def test_rows_and_columns_have_their_sums(bags, classes, seed):
     numbers = draw(seed)
     columns = np.append(numbers.integers(0, 5000, classes - 1), 7).astype(np.float64)
     rows = np.full(bags, columns.sum() / bags)
-    table = proportionally_fitted(numbers.uniform(0.1, 10, (bags, classes)), rows, columns)
+    table = fit_to_sums(numbers.uniform(0.1, 10, (bags, classes)), rows, columns)
     np.testing.assert_allclose(table.sum(1), rows, rtol=1e-9)
     np.testing.assert_allclose(table.sum(0), columns, rtol=1e-9)
     assert (table >= 0).all()

@@ -188,11 +188,8 @@ def with_patients_of_paths(listing: Listing, pattern: str) -> Listing:
             faults.append(Fault(Kind.PATIENT, entry.name, what, remedy))
         else:
             entries.append(replace(entry, group=patient))
-    faults += (
-        []
-        if faults
-        else [*single_patient_faults(entries), *split_group_faults("the site's split", entries)]
-    )
+    if not faults:
+        faults = [*single_patient_faults(entries), *split_group_faults("the site's split", entries)]
     return replace(listing, entries=tuple(entries), faults=(*listing.faults, *faults))
 
 

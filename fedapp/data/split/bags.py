@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedapp.core import rng
 from fedapp.core.errors import DataError
 from fedapp.core.settings import BAGS, SplitSettings
-from fedapp.data.bag_proportions import describe_bags, proportionally_fitted, proportions_of
+from fedapp.data.bag_proportions import describe_bags, fit_to_sums, proportions_of
 from fedapp.data.split.shares import apportion, by_owner, dirichlet
 from fedapp.protocol.messages import SERVER_SITE
 
@@ -158,9 +158,7 @@ class _Dealer:
         sizes = np.array([len(members) for members in of_class])
         if self._mix == "dominant":
             rows = np.full(self._bags, sizes.sum() / self._bags)
-            fit = proportionally_fitted(
-                self._weights(owner, len(sizes)), rows, sizes.astype(np.float64)
-            )
+            fit = fit_to_sums(self._weights(owner, len(sizes)), rows, sizes.astype(np.float64))
         elif self._mix == "official":
             table = self._weights(owner, len(sizes))
             if self._alike:
