@@ -112,10 +112,10 @@ def test_a_site_with_another_encoder_is_refused_by_the_files_hash(tmp_path):
 
 @pytest.mark.parametrize("most", [2000, 300])
 def test_single_images_are_protected_over_an_encoder(tmp_path, monkeypatch, most):
-    """Its features have the norm 1, as all fixed ones; of many, `MOST_NUMBERS` are made."""
+    """Its features have the norm 1, as all fixed ones; of many, `MAX_FEATURES` are made."""
     features = "fedapp.learn.features"
     for where in (f"{features}.base", f"{features}.network", "fedapp.methods.closed_form._server"):
-        monkeypatch.setattr(f"{where}.MOST_NUMBERS", most)
+        monkeypatch.setattr(f"{where}.MAX_FEATURES", most)
     method = {"method.name": "one_round", "method.features": "network"}
     over = {"privacy.epsilon": 8.0, "privacy.sums": "masked", "rounds.sample_rate": 1.0}
     over["seed"] = most  # coordinates are kept by it
