@@ -25,6 +25,8 @@ OWN = "own"
 """`data.name` where every site reads images of its own."""
 FOLDER = "folder"
 """`data.name` of a folder of images, one folder for each class."""
+NATURAL = ("heart", "heart_flamby")
+"""Values of `data.name` whose inputs are known to come from different places: four hospitals."""
 MEMORY = "memory:"
 """Prefix of `data.name` for data that a program has passed to the Python API."""
 _TABLE_COLUMNS = ("path", "label", "bag", "split", "group", "patient")
@@ -181,8 +183,10 @@ class DataSettings:
             found |= dict.fromkeys(("window", "patients"), rule)
         if given["name"] != OWN:
             rule = "is a setting of own data: set name to 'own' or drop it"
-            of_own = ("classes", "sites", "channels", "vector_size", "encoder")
+            of_own = ("classes", "channels", "vector_size", "encoder")
             found |= dict.fromkeys(of_own, rule)
+            if given["name"] not in NATURAL:
+                found["sites"] = rule
             if not str(given["name"]).startswith(MEMORY):
                 rule = "says nothing of such data, where each image is of one class: drop it"
                 found["findings"] = rule
@@ -332,10 +336,10 @@ class SplitSettings:
     """K, number of sites."""
     deal: Literal[
         "dirichlet", "iid", "two_classes", "two_labelled_classes", "uneven_labels", "majority",
-        "ten_mixes", "dirichlet_unlabelled",
+        "ten_mixes", "dirichlet_unlabelled", "natural",
     ] = "dirichlet"  # fmt: skip
-    """How images go to sites. dirichlet: by the two alphas; the others give exact counts, see
-    `fedapp.data.split.exact`."""
+    """How images go to sites. dirichlet: by the two alphas; natural: each input stays where it
+    comes from, such as a hospital; the others give exact counts, see `fedapp.data.split.exact`."""
     dirichlet_alpha: Positive = 0.5
     """alpha of Dir_K, the label skew between sites; small: each site has few classes."""
     label_alpha: Positive = 0.5
@@ -403,6 +407,10 @@ class SplitSettings:
         if not given["bags"]:
             found |= dict.fromkeys(("bag_mix", "prior_noise"), "says nothing without bags: drop it")
         deal, remedy = given["deal"], "drop it or set deal to 'dirichlet'"
+        if deal == "natural":
+            rule = f"says nothing where deal is {deal!r}: {remedy}"
+            unused = ("bags", "knows", "server_share", "test_images", "feature_shift")
+            found |= dict.fromkeys(unused, rule)
         for key, deals in _DEALS_OF_ALPHA.items():
             if deal not in deals:
                 found[key] = f"says nothing where deal is {deal!r}: {remedy}"
@@ -673,6 +681,22 @@ def _check_own_data(data: DataSettings, split: SplitSettings) -> Iterator[Incomp
             yield Incompatibility(f"split.{key}", rule, "leave it out")
 
 
+def _check_natural(data: DataSettings, split: SplitSettings) -> Iterator[Incompatibility]:
+    """Yield what is wrong with sites that are those of a published data set."""
+    if data.name == OWN:
+        if split.deal == "natural":
+            yield Incompatibility("split.deal", "own data are dealt by nobody", "leave it out")
+    elif split.deal != "natural":
+        if data.sites:
+            yield Incompatibility("data.sites", "goes with split.deal=natural", "leave it out")
+    elif data.name not in NATURAL:
+        rule = f"{data.name} does not say where its inputs come from"
+        yield Incompatibility("split.deal", rule, f"choose data.name of {', '.join(NATURAL)}")
+    elif len(data.site_names) != split.num_clients:
+        rule = f"data.sites names {len(data.site_names)} sites"
+        yield Incompatibility("split.num_clients", rule, "make the two equal")
+
+
 def _check_findings(
     data: DataSettings, training: TrainSettings, rounds: RoundSettings, privacy: PrivacySettings
 ) -> Iterator[Incompatibility]:
@@ -747,6 +771,7 @@ BETWEEN_GROUPS: tuple[Callable[..., Iterator[Incompatibility]], ...] = (
     _check_masked_sums,
     _check_members,
     _check_own_data,
+    _check_natural,
     _check_findings,
 )
 """Rules between groups of settings. The names of a rule's arguments are the groups that it needs.

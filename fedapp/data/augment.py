@@ -40,6 +40,8 @@ _FLIPS = {
     "organamnist": False,  # classes tell left from right: kidney, lung, femur
     "organcmnist": False,  # the same classes
     "organsmnist": False,  # the same classes; here a mirror turns the body's front to its back
+    "heart": False,  # numbers of a table, no images
+    "heart_flamby": False,  # likewise
     "folder": False,  # unknown images: a mirror might change what they mean
     "own": False,  # likewise
 }

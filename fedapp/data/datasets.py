@@ -61,11 +61,7 @@ def load_dataset(settings: DataSettings, seed: int) -> DataSet:
     else:
         data = _published(settings, root)
     if settings.subset:
-        kept = torch.from_numpy(_subset_positions(settings, len(data.labels), seed))
-        whose = (
-            None if data.patients is None else data.patients[kept].unique(return_inverse=True)[1]
-        )
-        data = replace(data, inputs=data.inputs[kept], labels=data.labels[kept], patients=whose)
+        data = data.chosen(_subset_positions(settings, len(data.labels), seed))
     if settings.image_size:
         if not data.are_images:
             raise ConfigError(

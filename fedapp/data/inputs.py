@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,6 +24,19 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, eq=False)
+class NaturalSites:
+    """Where a data set's inputs come from, where it is known: of hospitals, from which.
+
+    names: of the places. owner: int64 [N], the place of each input in `names`. test: bool [N],
+    inputs that whoever published the data set keeps for testing; None: no such part is agreed upon.
+    """
+
+    names: tuple[str, ...]
+    owner: NDArray[np.int64]
+    test: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class DataSet:
     """A data set with its own train and test parts pooled; validated on construction (`DataError`).
 
@@ -32,6 +47,7 @@ class DataSet:
     mean, std: one value for each channel, the second dimension of the inputs (for a table: for each
         column), of pixels / 255 or of the numbers unchanged; finite, std above 0. See `normalise`.
     patients: the number of each input's patient, int64 [N], from 0; None: unknown.
+    sites: where the inputs come from, for `split.deal=natural`; None: unknown.
     """
 
     inputs: Tensor
@@ -40,6 +56,7 @@ class DataSet:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     patients: Tensor | None = None
+    sites: NaturalSites | None = None
 
     def __post_init__(self) -> None:
         check_inputs(self.inputs)
@@ -73,6 +90,17 @@ class DataSet:
     def are_images(self) -> bool:
         """Whether the inputs are images, which can be augmented."""
         return self.inputs.dtype == torch.uint8
+
+    def chosen(self, kept: NDArray[np.int64]) -> "DataSet":
+        """Return the inputs at these positions, in their order, with all that is known of them."""
+        at, patients, sites = torch.from_numpy(kept), None, None
+        if self.patients is not None:
+            patients = self.patients[at].unique(return_inverse=True)[1]
+        if self.sites is not None:
+            test = None if self.sites.test is None else self.sites.test[kept]
+            sites = NaturalSites(self.sites.names, self.sites.owner[kept], test)
+        rows = self.inputs[at], self.labels[at]
+        return DataSet(*rows, self.classes, self.mean, self.std, patients, sites)
 
 
 def normalise(inputs: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

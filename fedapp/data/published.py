@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.core.errors import DataError
+from fedapp.data import hospitals
 from fedapp.data.inputs import UNKNOWN, DataSet, channel_stats
 
 FETCH_ERRORS = (
@@ -70,6 +71,8 @@ def source(name: str) -> Source:
         "svhn": _svhn,
         "stl10": lambda: _stl10(False),
         STL10_WHOLE: lambda: _stl10(True),
+        "heart": lambda: _heart(hospitals.read_heart),
+        "heart_flamby": lambda: _heart(hospitals.read_flamby),
     }
     return others[name]()
 
@@ -350,6 +353,15 @@ def _stl10(whole: bool) -> Source:
     )
 
 
+def _heart(read: Callable[[Path], DataSet]) -> Source:
+    """Four hospitals' patients; UCI publishes no checksums, so every line is checked instead."""
+    return Source(
+        files=tuple((file, None) for file in hospitals.files()),
+        read=read,
+        fetch=hospitals.fetch,
+    )
+
+
 MEDMNIST = (
     "pathmnist",
     "dermamnist",
@@ -402,5 +414,9 @@ def _medmnist(name: str) -> Source:
     )
 
 
-NAMES = ("digits", "fashion_mnist", "mnist", "cifar10", "svhn", "stl10", STL10_WHOLE, *MEDMNIST)
+NAMES = (
+    *("digits", "fashion_mnist", "mnist", "cifar10", "svhn", "stl10", STL10_WHOLE),
+    *("heart", "heart_flamby"),
+    *MEDMNIST,
+)
 """Every published data set."""

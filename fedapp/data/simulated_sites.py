@@ -37,6 +37,7 @@ class SimulatedSites:
         feature_shift: float = 0.0,
         shift_kinds: Sequence[str] = (),
         prior_noise: float = 0.0,
+        names: Sequence[str] = (),
     ) -> None:
         """Deal the pool. Raises DataError where the manifest was made for other data.
 
@@ -44,6 +45,7 @@ class SimulatedSites:
             site are changed (`feature_shift.shift_sites`).
         prior_noise: how wrong the class proportions of the bags are that sites receive
             (`with_noise`).
+        names: of the sites, by number; empty: they have none.
         """
         _check_same_pool(data, manifest)
         owner, bag, sample = manifest.places()
@@ -73,6 +75,7 @@ class SimulatedSites:
         self._num_classes = len(data.classes)
         self._told = _announced_proportions(manifest, len(data.classes), prior_noise)
         self._mean, self._std = data.mean, data.std
+        self._names = names
         self._sites: dict[int, SiteData] = {}
 
     def site(self, k: int) -> SiteData:
@@ -115,6 +118,7 @@ class SimulatedSites:
             mean=self._mean,
             std=self._std,
             audit=Audit(hidden[BAGS if BAGS in known else UNLABELLED]),
+            name=self._names[site] if self._names and site != SERVER_SITE else "",
             patients={name: of for name, of in whose.items() if name in known},
         )
 

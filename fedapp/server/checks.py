@@ -328,9 +328,10 @@ def preset_mismatch(facts: SiteFacts, data: DataSettings) -> str:
     """
     if in_memory(data.name):
         return ""  # they come from one program, which may have named them
-    if data.name != OWN:
-        return f"it has a name, {facts.name!r}, data of its own" if facts.name else ""
     names = data.site_names
+    if data.name != OWN:
+        agreed = names[facts.site] if facts.site < len(names) else ""
+        return "" if facts.name == agreed else f"its name is {facts.name!r}, not {agreed!r}"
     for what, found, wanted in (
         ("name", facts.name, dict(enumerate(names)).get(facts.site) if names else facts.name),
         ("input shape", facts.inputs, data.inputs),

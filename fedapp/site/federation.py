@@ -35,6 +35,7 @@ from fedapp.data.split.groups import (
     joined_groups,
 )
 from fedapp.data.split.manifest import Manifest
+from fedapp.data.split.natural import only_sites
 from fedapp.data.split.partition import partition
 from fedapp.experiment.experiment import Experiment
 from fedapp.methods import methods_learning_from
@@ -262,7 +263,11 @@ def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
 
 @lru_cache(maxsize=1)
 def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str) -> LoadedSites:
-    pool = load_dataset(data, seed)
+    pool, names = load_dataset(data, seed), tuple[str, ...]()
+    if split.deal == "natural":
+        pool = only_sites(pool, data.site_names, data.name)
+        assert pool.sites is not None
+        names = pool.sites.names
     if split.num_clients > len(pool.labels):
         raise ConfigError(
             f"split.num_clients = {split.num_clients}: must be at most the number of images, "
@@ -291,7 +296,7 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
             check_patients(patients, manifest)
     else:
         together = _together(pool, data.name, split, patients)
-        manifest = partition(pool.labels, split, seed, data.name, together)
+        manifest = partition(pool.labels, split, seed, data.name, together, pool.sites)
     manifest = manifest.showing(split.labels)
     dealt = SimulatedSites(
         pool,
@@ -300,6 +305,7 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         split.feature_shift,
         split.kinds,
         split.prior_noise,
+        names,
     )
     return LoadedSites(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
 

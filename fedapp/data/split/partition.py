@@ -18,11 +18,12 @@ from torch import Tensor
 from fedapp.core import rng
 from fedapp.core.errors import DataError
 from fedapp.core.settings import LABELS, SplitSettings
-from fedapp.data.inputs import UNKNOWN
+from fedapp.data.inputs import UNKNOWN, NaturalSites
 from fedapp.data.split.bags import put_into_bags
 from fedapp.data.split.exact import deal_exactly
 from fedapp.data.split.groups import dealt_by_patient
 from fedapp.data.split.manifest import TEST, TRAIN, VAL, Manifest, labels_digest
+from fedapp.data.split.natural import deal_naturally
 from fedapp.data.split.shares import apportion, by_owner, dirichlet
 from fedapp.protocol.messages import SERVER_SITE
 
@@ -33,6 +34,7 @@ def partition(
     seed: int,
     dataset: str,
     patients: NDArray[np.int64] | None = None,
+    sites: NaturalSites | None = None,
 ) -> Manifest:
     """Return a manifest that says who owns each of N samples.
 
@@ -49,10 +51,20 @@ def partition(
     A site that knows bags sees no label; its training data are put into bags (`split.bags`). A site
     that knows nothing has unlabelled training data only.
 
+    With `split.deal=natural` each sample stays where `sites` says that it comes from
+    (`split.natural`).
+
     All this applies to samples whose class is known. The others are distributed evenly over all
     sites, as unlabelled training data. Raises DataError where there is too little data.
     """
     classes = _checked(labels, dataset)
+    if settings.deal == "natural":
+        if sites is None or UNKNOWN in classes:
+            raise DataError(
+                f"{dataset}: split.deal=natural needs to know of every sample its class and where "
+                "it comes from: choose another deal"
+            )
+        return _natural(classes, sites, settings, seed, dataset)
     if patients is not None:
         deal = partial(_partition, settings=settings, seed=seed, dataset=dataset)
         return dealt_by_patient(classes, patients, settings, deal)
@@ -68,6 +80,27 @@ def partition(
     site[others] = np.arange(len(others)) % settings.num_clients
     digest = labels_digest(classes)
     return replace(rest, site=site, split=split, visible=visible, labels_sha256=digest)
+
+
+def _natural(
+    classes: NDArray[np.int64],
+    sites: NaturalSites,
+    settings: SplitSettings,
+    seed: int,
+    dataset: str,
+) -> Manifest:
+    """Return who owns each of N samples where each stays where it comes from."""
+    split, visible = deal_naturally(classes, sites, settings, seed)
+    return Manifest(
+        dataset=dataset,
+        num_clients=len(sites.names),
+        num_classes=int(classes.max()) + 1,
+        seed=seed,
+        site=sites.owner.astype(np.int32),
+        split=split,
+        visible=visible,
+        labels_sha256=labels_digest(classes),
+    )
 
 
 def _partition(
