@@ -54,17 +54,17 @@ def code_lines(text: str) -> int:
 
 ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/*": (60, 3),
-    "fedapp/core": (1_490, 18),
+    "fedapp/core": (1_510, 18),
     "fedapp/privacy": (270, 4),
     "fedapp/protocol": (1_405, 17),
-    "fedapp/data": (3_550, 31),
+    "fedapp/data": (3_810, 33),
     "fedapp/evaluation": (710, 8),
     "fedapp/learn": (2_640, 39),
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (5_730, 66),
     "fedapp/experiment": (1_335, 9),
     "fedapp/models": (1_203, 10),
-    "fedapp/site": (2_545, 17),
+    "fedapp/site": (2_550, 17),
     "fedapp/server": (2_300, 15),
     "fedapp/reports": (4_335, 24),
     "fedapp/simulation": (610, 8),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (970, 13),
     "server_app": (600, 7),
     "bench": (2_355, 29),
-    "tests": (47_600, 398),
+    "tests": (47_620, 398),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -54,6 +54,8 @@ def test_every_data_set_is_decided():
         "organamnist",
         "organcmnist",
         "organsmnist",
+        "heart",
+        "heart_flamby",
         "folder",
         "own",
     }

@@ -25,7 +25,7 @@ import torch
 from torchvision.datasets import CIFAR10, MNIST, STL10, SVHN, FashionMNIST
 
 from fedapp.core.errors import ConfigError, DataError
-from fedapp.core.settings import DataSettings
+from fedapp.core.settings import NATURAL, DataSettings
 from fedapp.data import published
 from fedapp.data.datasets import NAMES, data_root, load_dataset
 from fedapp.data.inputs import UNKNOWN
@@ -150,7 +150,7 @@ def test_names_are_complete():
         if not name.endswith("3d") and info["task"] != "multi-label, binary-class"
     }
     assert set(published.MEDMNIST) == single
-    assert set(NAMES) == {"digits", "folder", "own"} | set(WRITERS)
+    assert set(NAMES) == {"digits", "folder", "own", *NATURAL} | set(WRITERS)
     assert len(set(NAMES)) == len(NAMES)
 
 

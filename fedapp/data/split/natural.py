@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.core import rng
-from fedapp.core.errors import ConfigError, nearest
+from fedapp.core.errors import ConfigError, name_suggestion
 from fedapp.core.settings import SplitSettings
 from fedapp.data.inputs import DataSet, NaturalSites
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
@@ -30,7 +30,9 @@ def only_sites(data: DataSet, names: tuple[str, ...], dataset: str) -> DataSet:
     known = data.sites.names
     for name in names:
         if name not in known:
-            raise ConfigError(f"data.sites: {dataset} has no {name!r}; {nearest(name, known)}")
+            raise ConfigError(
+                f"data.sites: {dataset} has no {name!r}; {name_suggestion(name, known)}"
+            )
     kept = [np.flatnonzero(data.sites.owner == known.index(name)) for name in names or known]
     owner = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept])
     order = np.concatenate(kept)
