@@ -122,14 +122,14 @@ def test_a_run_that_is_killed_before_its_last_clearing_is_cleared_when_it_is_res
     tmp_path, monkeypatch
 ):
     experiment = toy(FedAvg(), tmp_path)
-    keep = ModelPool.keep
+    collect_garbage = ModelPool.collect_garbage
 
     def killed(pool, also=(), *, more_come=False):
         if not more_come:
             raise KeyboardInterrupt
-        keep(pool, also, more_come=more_come)
+        collect_garbage(pool, also, more_come=more_come)
 
-    monkeypatch.setattr(ModelPool, "keep", killed)
+    monkeypatch.setattr(ModelPool, "collect_garbage", killed)
     with pytest.raises(KeyboardInterrupt):
         play_in_one_store(experiment)
     monkeypatch.undo()

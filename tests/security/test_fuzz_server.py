@@ -291,7 +291,7 @@ def test_malformed_introductions(server, examples):
             assert 1 <= len(found.classes) <= 1000
             assert max(found.labelled, found.unlabelled, found.val, found.test) < 2**31
             assert found.pool_key == "" and decode_answer(encode(found)) == found
-        assert not server.engine.carrier.sites.neighbours
+        assert not server.engine.carrier.sites.sharing_pool
         return 100 not in map(server.engine.carrier.sites.nodes.get, (0, 1))
 
     try:
