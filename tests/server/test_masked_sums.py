@@ -728,6 +728,54 @@ def test_in_a_ring_who_added_is_sent_what_all_others_announced_since(tmp_path, m
         assert shown == (dict.fromkeys(others, 2) if task.sum.attempt == 2 else {})
 
 
+def test_who_announced_in_an_attempt_before_and_not_in_this_one_is_shown_too(tmp_path, monkeypatch):
+    """A site that added numbers wants proof of the latest attempt that every other site knows."""
+    monkeypatch.setattr("fedapp.protocol.secure_aggregation.neighbour_graph.MAX_COMPLETE_GRAPH", 3)
+    monkeypatch.setattr(
+        "fedapp.protocol.secure_aggregation.neighbour_graph.ring_parameters", lambda members: (1, 1)
+    )
+    adds, announces = silent("add", {2, 3, 4}, (1,)), silent("announce", {5}, (2,))
+
+    def tamper(task, incoming):
+        return None if adds(task, incoming) is None else announces(task, incoming)
+
+    run = Adding(tmp_path, tamper=tamper)
+    assert run.sum(round=78)
+    assert run.mean == pytest.approx(2.0)  # of models 0 to 4
+    second = [task for task in run.asked if (task.sum.stage, task.sum.attempt) == ("add", 2)]
+    assert [task.site for task in second] == [0, 1, 2, 3, 4]
+    for task in second:
+        shown = {one.site: one.attempt for one in task.sum.earlier}
+        near = {one.site for one in task.sum.announcements}
+        assert shown == {**dict.fromkeys(set(range(5)) - near, 2), 5: 1}
+
+
+def test_what_a_server_asks_for_is_written_down_before(tmp_path):
+    """The attempt before keys are asked for, and who announced before anybody shares a secret.
+
+    A server that forgot an attempt would ask for it again, and its sites refuse. One that forgot
+    who announced could not prove to its sites that an attempt is dead.
+    """
+    seen = []
+
+    def note(task, incoming):
+        written = json.loads((tmp_path / "sums" / "1-0.attempts").read_text())
+        assert written["attempt"] == task.sum.attempt
+        announced = {one["site"] for one in written["announced"]}
+        assert announced == (set() if task.sum.stage == "announce" else set(range(6)))
+        assert (tmp_path / "sums" / "1-0.closed").exists() == (
+            task.sum.stage in {"confirm", "open"}
+        )
+        assert not (tmp_path / "sums" / "1-0").exists()
+        seen.append(task.sum.stage)
+        return incoming
+
+    assert Adding(tmp_path, tamper=note).sum()
+    assert seen == [
+        step for step in ("announce", "share", "add", "confirm", "open") for _ in range(6)
+    ]
+
+
 def test_a_sum_that_failed_ends_the_run_unless_the_method_does_without(tmp_path):
     run = Adding(tmp_path, "one_round")
     ask = partial(Task, COHORT, 3, own=run.phases.pool.latest(COHORT))
