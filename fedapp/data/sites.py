@@ -140,7 +140,7 @@ class SiteData:
     audit: hidden labels of D_u or of the bags, for metrics in simulations; None on a real site.
     name: of the site, if it has one.
     patients: by part, the patient of each input, int64 [n], on the CPU. Equal numbers are one
-        patient, in whichever part. For a part that is missing here, patients are unknown.
+    patient, in whichever part. For a part that is missing here, patients are unknown.
     """
 
     site: int

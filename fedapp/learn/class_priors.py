@@ -42,7 +42,7 @@ def class_mix(counts: Tensor, answers: Tensor) -> Tensor:
 
     counts: [C], labelled images of each class.
     answers: [n, C], n >= 0, rows sum to 1: what a model that treats all classes as equally frequent
-        answers to the site's unlabelled images.
+    answers to the site's unlabelled images.
     Returns pi_k, float64 [C], every entry above 0, sum 1.
 
     With labels, pi_k is their relative frequencies after one more image was spread evenly over the

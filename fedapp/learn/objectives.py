@@ -41,14 +41,14 @@ class LocalTraining:
     """The images of a site, and how training goes through them.
 
     model: the network that learns. Steps may be called with any network; only this one's mode is
-        set (`begin`).
+    set (`begin`).
     normalise: uint8 images -> float images.
     size: B, images in a step.
     epochs: passes over the images.
     shuffle: draws their order.
     steps: number of mini-batches, in place of `epochs` passes; None: the passes.
     view: augmentation of images that are learned from their label alone; FixMatch and the like have
-        views of their own.
+    views of their own.
     labelled_repeat: how often each labelled image occurs in a pass.
     uneven: the remedy for class imbalance (`learn.class_imbalance`).
     """

@@ -21,7 +21,7 @@ class Step:
     loss: (network, *batch) -> a scalar with its graph.
     batch: the inputs as the network takes them, and what is known of them.
     mean: whether the loss is a mean over the batch's images. Then every tensor of `batch` has a row
-        for each image.
+    for each image.
     """
 
     loss: Callable[..., Tensor]
