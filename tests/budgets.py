@@ -65,7 +65,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/experiment": (1_335, 9),
     "fedapp/models": (1_203, 10),
     "fedapp/site": (2_550, 17),
-    "fedapp/server": (2_300, 15),
+    "fedapp/server": (2_305, 15),
     "fedapp/reports": (4_335, 24),
     "fedapp/simulation": (610, 8),
     "fedapp/tools": (5_230, 46),

@@ -330,8 +330,11 @@ def preset_mismatch(facts: SiteFacts, data: DataSettings) -> str:
         return ""  # they come from one program, which may have named them
     names = data.site_names
     if data.name != OWN:
-        agreed = names[facts.site] if facts.site < len(names) else ""
-        return "" if facts.name == agreed else f"its name is {facts.name!r}, not {agreed!r}"
+        agreed = names[facts.site] if 0 <= facts.site < len(names) else ""
+        if facts.name == agreed:
+            return ""
+        own = "data of its own"
+        return f"it has a name, {facts.name!r}, {own}" if not agreed else f"it is not {agreed!r}"
     for what, found, wanted in (
         ("name", facts.name, dict(enumerate(names)).get(facts.site) if names else facts.name),
         ("input shape", facts.inputs, data.inputs),

@@ -69,6 +69,8 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
 
 def _not_together(base, name):
     """Return the rule by which a preset's data are not for a method preset; empty: they are."""
+    if base.split.deal == "natural" and name in FROM_BAGS:
+        return "bags says nothing where deal is 'natural'"
     if base.data.name == OWN and name.endswith("_sl"):
         return "own data have no hidden labels to reveal"
     if base.data.name == OWN and name == "fedavg_tenth":
