@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (970, 13),
     "server_app": (600, 7),
     "bench": (2_355, 29),
-    "tests": (47_660, 398),
+    "tests": (47_680, 398),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

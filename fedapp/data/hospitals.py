@@ -179,7 +179,7 @@ def _number(cell: str) -> float:
         value = np.nan
     if not np.isfinite(value):
         raise ValueError(repr(cell[:40]))
-    return np.nan if value == -9 else value
+    return np.nan if value == -9 else value  # as `MISSING` says, written "-9.0"
 
 
 def _unknown_code(row: list[float]) -> str:

@@ -323,8 +323,8 @@ def _alike(
 def preset_mismatch(facts: SiteFacts, data: DataSettings) -> str:
     """Return how the facts of a site differ from the settings; empty: they do not.
 
-    For a published data set the settings do not fix them; the sites are only compared with each
-    other.
+    For a published data set the settings fix the sites' names alone, where they name any; in all
+    else the sites are only compared with each other.
     """
     if in_memory(data.name):
         return ""  # they come from one program, which may have named them
@@ -333,8 +333,9 @@ def preset_mismatch(facts: SiteFacts, data: DataSettings) -> str:
         agreed = names[facts.site] if 0 <= facts.site < len(names) else ""
         if facts.name == agreed:
             return ""
-        own = "data of its own"
-        return f"it has a name, {facts.name!r}, {own}" if not agreed else f"it is not {agreed!r}"
+        if not agreed:
+            return f"it has a name, {facts.name!r}, data of its own"
+        return f"its name is {facts.name!r}, the preset says {agreed!r}"
     for what, found, wanted in (
         ("name", facts.name, dict(enumerate(names)).get(facts.site) if names else facts.name),
         ("input shape", facts.inputs, data.inputs),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedapp.core.errors import ConfigError, DataError
-from fedapp.core.settings import SplitSettings
+from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.hospitals import (
     CLASSES,
     NAMES,
@@ -21,6 +21,8 @@ from fedapp.data.hospitals import (
 from fedapp.data.inputs import DataSet, NaturalSites
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.data.split.natural import deal_naturally, only_sites
+from fedapp.protocol.messages import SiteFacts
+from fedapp.server.checks import preset_mismatch
 
 ROW = "63,1,2,145,0,1,2,150,0,2.0,3,?,-9,2"
 """A man of 63: his cholesterol, vessels and thallium scan are missing, each written otherwise."""
@@ -170,3 +172,16 @@ def test_a_place_that_the_data_do_not_know_is_named():
         only_sites(hospitals(), ("a", "d"), "these")
     with pytest.raises(ConfigError, match="digits does not say where its inputs come from"):
         only_sites(replace(hospitals(), sites=None), (), "digits")
+
+
+@pytest.mark.parametrize(("site", "name", "why"), [
+    (0, "cleveland", ""),
+    (1, "va", ""),
+    (1, "cleveland", "its name is 'cleveland', the preset says 'va'"),
+    (0, "", "its name is '', the preset says 'cleveland'"),
+    (2, "berlin", "it has a name, 'berlin', data of its own"),
+])  # fmt: skip
+def test_a_site_that_says_it_is_another_hospital_is_left_out(site, name, why):
+    settings = DataSettings(name="heart", sites="cleveland, va")
+    facts = SiteFacts(site, (31,), CLASSES, 1, 0, 1, 1, "0" * 64, name=name)
+    assert preset_mismatch(facts, settings) == why

@@ -35,9 +35,9 @@ def only_sites(data: DataSet, names: tuple[str, ...], dataset: str) -> DataSet:
             )
     kept = [np.flatnonzero(data.sites.owner == known.index(name)) for name in names or known]
     owner = np.repeat(np.arange(len(kept)), [len(rows) for rows in kept])
-    order = np.concatenate(kept)
-    test = None if data.sites.test is None else data.sites.test[order]
-    return replace(data.chosen(order), sites=NaturalSites(names or known, owner, test))
+    chosen = data.chosen(np.concatenate(kept))
+    assert chosen.sites is not None
+    return replace(chosen, sites=replace(chosen.sites, names=names or known, owner=owner))
 
 
 def deal_naturally(
