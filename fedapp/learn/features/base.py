@@ -34,6 +34,13 @@ class FeatureMap(nn.Module, ABC):
     """Whether it takes images only, within a range of sizes; others take inputs of any shape."""
     at_once: ClassVar[int] = 64
     """The fastest number of inputs in one call: more do not fit the CPU's cache."""
+    default_temperature: ClassVar[float] = 2.0
+    """Temperature of a linear discriminant over these features where too few labels can vote on it.
+    It is above 1 because features of images depend on each other in ways that no covariance has, so
+    the discriminant is too sure."""
+    least_own_weight: ClassVar[float] = 0.0
+    """How many times more a site's own labelled inputs count at least, where they may count
+    more."""
     size: int
     """d, the number of features of one input."""
 

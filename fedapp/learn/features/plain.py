@@ -16,6 +16,10 @@ class Plain(FeatureMap):
     """The numbers of an input divided by one constant; longer inputs are scaled down to norm 1."""
 
     name: ClassVar[str] = "plain"
+    default_temperature: ClassVar[float] = 1.0
+    least_own_weight: ClassVar[float] = 1.0
+    """Numbers of a table differ by site in more than the classes' shares: other devices, other
+    patients. docs/HOSPITALS.md has what counting the own ones twice is worth."""
 
     def __init__(self, inputs: tuple[int, ...], seed: int) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedapp.core.errors import ProtocolError
-from fedapp.learn.features import LearnedFeatures
+from fedapp.learn.features import FeatureMap, LearnedFeatures
 from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.networks.base import Network
 from fedapp.learn.params import Params, Schema, schema_of
@@ -56,7 +56,8 @@ RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Candidates for the temperature, which divides the logits."""
 OWN_WEIGHTS = (0.0, 3.0, 10.0, 30.0, 100.0)
-"""Candidates for how many times more a site's own labelled images count."""
+"""Candidates for how many times more a site's own labelled images count. In place of the first one,
+some features have another (`own_weights`)."""
 MIN_GAIN = 2.0
 """Log-likelihood that a weight of own images must gain over none, whatever the number of images.
 The first guesses may lose as much and are still accepted: nearly always guessing helps."""
@@ -69,6 +70,11 @@ validation images."""
 MIN_LOGLIK = -20.0
 """Lower limit of a validation image's log-likelihood, so that no single image decides. Images of
 classes that nobody has labelled always have it, and so decide nothing."""
+
+
+def own_weights(features: FeatureMap | type[FeatureMap]) -> tuple[float, ...]:
+    """Return the candidates of `OWN_WEIGHTS` for these features."""
+    return (features.least_own_weight, *OWN_WEIGHTS[1:])
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,10 +56,11 @@ from fedapp.methods.closed_form._discriminant import (
     sums_schema,
 )
 from fedapp.methods.closed_form._server import (
-    LOG_PRIOR,
     TaskModels,
     contents_sent,
+    defaults_of,
     gather_sums,
+    log_prior,
     refine_by_guesses,
     server_contents,
 )
@@ -198,15 +199,16 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     else:
         priors = [mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]
     prior = torch.stack(priors)
+    before = log_prior(defaults_of(rnd, name).default_temperature)
     known = (total.counts.view(-1, 2) > 0).all(1).repeat_interleave(2)
 
-    def again(guesses: Guesses, before: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
+    def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
         # Of a finding of which the labels say one thing alone nothing can be guessed.
         right = Guesses(guesses.counts * known, guesses.by_class * known[:, None])
-        other, its = yield from _solution(rnd, total.with_guesses(right), prior, lent)
-        return replace(other, guessed=before.guessed + 1), its
+        other, its = yield from _solution(rnd, total.with_guesses(right), prior, before, lent)
+        return replace(other, guessed=last.guessed + 1), its
 
-    first = yield from _solution(rnd, total, prior, lent)
+    first = yield from _solution(rnd, total, prior, before, lent)
     most = guesses if any(rnd.facts[k].unlabelled for k in senders) else 0
     solution = yield from refine_by_guesses(rnd, first, most, (senders, lent), again)
     rnd.pool.put(solution.to_params(), SOLUTION)
@@ -214,15 +216,18 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
 
 
 def _solution(
-    rnd: Round, sums: Sums, prior: Tensor, lent: TaskModels
+    rnd: Round, sums: Sums, prior: Tensor, before: Tensor, lent: TaskModels
 ) -> Phases[tuple[FindingSolution, float]]:
-    """Return the solution by the candidates with most votes, and the labels' log-likelihood."""
+    """Return the solution by the candidates with most votes, and the labels' log-likelihood.
+
+    before: as of `log_prior`.
+    """
     found = [_heads(one) for one in by_finding(sums)]
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))
     grid = rnd.pool.put(flat_head(weights, biases), GRID)
     replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
     votes = [one[LOGLIK].double() for _, one in contents_sent(rnd, replies, VOTES)]
-    likely = LOG_PRIOR + sum(votes, torch.zeros(len(found) * len(LOG_PRIOR))).view(len(found), -1)
+    likely = before + sum(votes, torch.zeros(len(found) * len(before))).view(len(found), -1)
     most, best = likely.max(1)
     ridge, place = best // len(TEMPERATURES), best % len(TEMPERATURES)
     each, t = torch.arange(len(found)), torch.tensor(TEMPERATURES)[place].double()

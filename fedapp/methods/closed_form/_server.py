@@ -12,7 +12,12 @@ from torch import Tensor
 
 from fedapp.core.errors import RunError
 from fedapp.learn.class_priors import mean_mix, mean_mix_of_sums
-from fedapp.learn.features import LearnedFeatures, build_features
+from fedapp.learn.features import (
+    FeatureMap,
+    LearnedFeatures,
+    build_features,
+    feature_class,
+)
 from fedapp.learn.features.base import MAX_FEATURES
 from fedapp.learn.linear_head import HEAD_WEIGHT
 from fedapp.learn.params import Params
@@ -45,6 +50,7 @@ from fedapp.methods.closed_form._contents import (
     VOTE,
     Solution,
     flat_head,
+    own_weights,
     votes_role,
 )
 from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, sum_of
@@ -59,20 +65,24 @@ from fedapp.methods.closed_form._protected import (
 from fedapp.privacy.accountant import Protection
 from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply
 
-DEFAULT_RIDGE, DEFAULT_TEMPERATURE = 1.0, 2.0
-"""lambda and temperature where there is no validation image."""
+DEFAULT_RIDGE = 1.0
+"""lambda where there is no validation image; the temperature depends on the features."""
 MOST_GUESSES = 8
 """Default limit of how often classes of unlabelled images are guessed. Guessing ends earlier where
 labels become no likelier: with many labels after one or two times."""
 
 
-def _log_prior(ridge: float, temperature: float) -> float:
-    logs = math.log10(ridge / DEFAULT_RIDGE), math.log(temperature / DEFAULT_TEMPERATURE)
-    return -(logs[0] ** 2 + logs[1] ** 2) / 2
+def log_prior(default_temperature: float) -> Tensor:
+    """Return the log-prior of each lambda and temperature, to which votes are added: float64 [N].
 
-
-LOG_PRIOR = torch.tensor([_log_prior(r, t) for r in RIDGES for t in TEMPERATURES]).double()
-"""Log-prior of each lambda and temperature, which is log-normal; votes are added to it."""
+    It is log-normal around `DEFAULT_RIDGE` and the features' default temperature.
+    """
+    each = [
+        (math.log10(ridge / DEFAULT_RIDGE), math.log(t / default_temperature))
+        for ridge in RIDGES
+        for t in TEMPERATURES
+    ]
+    return torch.tensor([-(ridge**2 + t**2) / 2 for ridge, t in each]).double()
 
 
 NO_SUMS = "no site has sent sums, and the closed form is made of them: see above why"
@@ -92,6 +102,15 @@ OWN_WEIGHT_LOG_PRIOR = torch.tensor(
     [0.0] + [-MIN_GAIN] * (len(OWN_WEIGHTS) - 1), dtype=torch.float64
 )
 """Log-prior of each weight of a site's own images."""
+
+
+def defaults_of(rnd: Round, name: str) -> FeatureMap | type[FeatureMap]:
+    """Return features of this name for their defaults; those of a frozen network are not built."""
+    return feature_class(name) if name == FROZEN else build_features(name, _inputs(rnd))
+
+
+def _inputs(rnd: Round) -> tuple[int, ...]:
+    return rnd.facts[rnd.sites[0]].inputs
 
 
 def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
@@ -130,18 +149,20 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         prior = mean_mix_of_sums(total.counts, [said.get(name, 0.0) for name in MIX_METRICS])
     else:
         prior = mean_mix(torch.stack(labels))
-    solution, likely = yield from _solution(rnd, total, prior, lent)
+    features = defaults_of(rnd, name)
+    before = log_prior(features.default_temperature)
+    solution, likely = yield from _solution(rnd, total, prior, before, lent)
     if own:
-        solution = yield from _with_own(rnd, solution, lent)
+        solution = yield from _with_own(rnd, solution, own_weights(features), lent)
 
-    def again(guesses: Guesses, before: Solution) -> Phases[tuple[Solution, float]]:
-        other, its = yield from _solution(rnd, total.with_guesses(guesses), prior, lent)
-        return replace(other, own_weight=before.own_weight, guessed=before.guessed + 1), its
+    def again(guesses: Guesses, last: Solution) -> Phases[tuple[Solution, float]]:
+        other, its = yield from _solution(rnd, total.with_guesses(guesses), prior, before, lent)
+        return replace(other, own_weight=last.own_weight, guessed=last.guessed + 1), its
 
     most = guesses if total.images > total.counts.sum() else 0
     solution = yield from refine_by_guesses(rnd, (solution, likely), most, (senders, lent), again)
     if own and solution.guessed:
-        solution = yield from _with_own(rnd, solution, lent)
+        solution = yield from _with_own(rnd, solution, own_weights(features), lent)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)
 
@@ -247,7 +268,7 @@ def _fixed_size(rnd: Round, name: str) -> int:
         if not rnd.pool.has(SERVER_SITE, FILTERS):
             rnd.pool.put(network, FILTERS)
         return min(network[HEAD_WEIGHT].shape[1], MAX_FEATURES)
-    features = build_features(name, rnd.facts[rnd.sites[0]].inputs)
+    features = build_features(name, _inputs(rnd))
     if isinstance(features, LearnedFeatures):
         raise RunError(
             "privacy.epsilon: these features are learned from images, outside of its account: set "
@@ -257,28 +278,31 @@ def _fixed_size(rnd: Round, name: str) -> int:
 
 
 def _solution(
-    rnd: Round, sums: Sums, prior: Tensor, lent: Mapping[str, Sequence[ModelRef]]
+    rnd: Round, sums: Sums, prior: Tensor, before: Tensor, lent: Mapping[str, Sequence[ModelRef]]
 ) -> Phases[tuple[Solution, float]]:
     """Return the solution of all sums with the best lambda and temperature, and its likelihood.
 
-    prior: as of `mean_mix`. lent: further contents that tasks name.
+    prior: as of `mean_mix`. before: as of `log_prior`. lent: further contents that tasks name.
     """
     classes = Classes.of(sums)
     weights, biases = classes.heads(RIDGES)
     grid = rnd.pool.put(flat_head(weights, biases), GRID)
-    best, likely = yield from elect(rnd, LOG_PRIOR, {GRID: [grid], **lent})
+    best, likely = yield from elect(rnd, before, {GRID: [grid], **lent})
     ridge, place = divmod(best, len(TEMPERATURES))
     t, level = TEMPERATURES[place], classes.level(RIDGES[ridge])
     return Solution(classes, weights[ridge] / t, biases[ridge] / t, prior, level, t), likely
 
 
 def _with_own(
-    rnd: Round, solution: Solution, lent: Mapping[str, Sequence[ModelRef]]
+    rnd: Round,
+    solution: Solution,
+    weights: Sequence[float],
+    lent: Mapping[str, Sequence[ModelRef]],
 ) -> Phases[Solution]:
     """Return the solution with the weight of own images that gets most votes of all sites."""
     newest = rnd.pool.put(solution.to_params(), SOLUTION)
     best, _ = yield from elect(rnd, OWN_WEIGHT_LOG_PRIOR, {SOLUTION: [newest], **lent})
-    return replace(solution, own_weight=OWN_WEIGHTS[best])
+    return replace(solution, own_weight=weights[best])
 
 
 def server_contents(rnd: Round, *made: str) -> dict[str, list[ModelRef]]:
@@ -299,7 +323,7 @@ def _learned(rnd: Round, name: str) -> Phases[None]:
     if name == FROZEN:
         rnd.pool.put(rnd.pool.read(rnd.pool.common()), FILTERS)
         return
-    features = build_features(name, rnd.facts[rnd.sites[0]].inputs)
+    features = build_features(name, _inputs(rnd))
     if not isinstance(features, LearnedFeatures):
         return
     for step in range(features.exchanges()):

@@ -32,7 +32,6 @@ from fedapp.methods.closed_form._contents import (
     MIDDLE,
     MIN_LOGLIK,
     MIX_METRICS,
-    OWN_WEIGHTS,
     RELEASE,
     RIDGES,
     SOLUTION,
@@ -40,6 +39,7 @@ from fedapp.methods.closed_form._contents import (
     TEMPERATURES,
     TOTALS,
     Solution,
+    own_weights,
     role_asked_for,
 )
 from fedapp.methods.closed_form._discriminant import Guesses, Sums, raise_unseen_logits
@@ -163,7 +163,7 @@ class ClosedSite:
             yield from ((weight / t, bias / t) for weight, bias in heads for t in TEMPERATURES)
         else:
             solution, known = self.solution(task), self.known()
-            yield from (solution.head(*known, weight) for weight in OWN_WEIGHTS)
+            yield from (solution.head(*known, weight) for weight in own_weights(self.map))
 
     def shared(self, task: Task) -> Solution:
         """Return the solution that a task names, as the server made it."""

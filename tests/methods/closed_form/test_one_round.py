@@ -12,7 +12,7 @@ from fedapp.data.inputs import normalise
 from fedapp.data.sites import Part
 from fedapp.experiment.config import load_experiment
 from fedapp.learn.class_priors import reweighted, site_mix
-from fedapp.learn.features import build_features
+from fedapp.learn.features import FeatureMap, build_features
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.mlp import MLPSettings
@@ -34,9 +34,8 @@ from fedapp.methods.closed_form._contents import (
 from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, sum_of
 from fedapp.methods.closed_form._server import (
     DEFAULT_RIDGE,
-    DEFAULT_TEMPERATURE,
-    LOG_PRIOR,
     MOST_GUESSES,
+    log_prior,
 )
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.methods.incompatibilities import Conditions
@@ -144,7 +143,7 @@ def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
         for features, of, *own in zip(other, sums, known, labels, strict=True):
             more = bool(own_weight) and len(own[0])
             head = (classes.with_own(*own, own_weight) if more else classes).head(level)
-            weight, bias = (of / DEFAULT_TEMPERATURE for of in head)
+            weight, bias = (of / FeatureMap.default_temperature for of in head)
             answers = torch.softmax(features.double() @ weight.T + bias, dim=1)
             mix = site_mix(of.counts, answers, found.prior)
             again.append(Guesses.of(features, reweighted(answers, mix)))
@@ -400,7 +399,7 @@ def test_sites_that_lack_something_take_part(tmp_path, deals):
     assert not any(row["skipped"] for row in played.rows())
     assert len(played.of(0, EVALUATE)) == len(deals)
     if not any(deal.val for deal in deals):
-        ridge, place = divmod(int(LOG_PRIOR.argmax()), len(TEMPERATURES))
+        ridge, place = divmod(int(log_prior(2.0).argmax()), len(TEMPERATURES))
         found = solution(played)
         assert found.temperature == TEMPERATURES[place] == 2 and RIDGES[ridge] == 1
         assert found.own_weight == 0

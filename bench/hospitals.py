@@ -1,0 +1,200 @@
+"""Four real hospitals: each hospital's answers with the others, and what it has without them.
+
+    python -m bench.hospitals
+
+Reads UCI's Heart Disease data (`fedapp/data/hospitals.py`). Every draw splits each hospital's
+patients anew and takes another part of the labels. Logistic regressions have one strength of the
+penalty for all draws, chosen on other draws (`--seeds 0 40 --penalty C`).
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from os import devnull
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from bench.command import Quick, carry_out
+from bench.record import Row, save
+from fedapp.api.runs import Run
+from fedapp.data.hospitals import NAMES
+from fedapp.data.inputs import normalise
+from fedapp.data.sites import LABELLED, TEST, SiteData
+from fedapp.experiment.config import load_experiment
+from fedapp.simulation.loopback import run_loopback
+from fedapp.site.federation import federation_of
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+Settings = Mapping[str, str | int | float | bool]
+Answers = list[Array]
+"""By hospital: the probability that a patient of its test part is ill, [n]."""
+TOGETHER, ALONE = "one_round, together", "one_round, alone"
+MEANS = "mean", "balanced", "AUROC"
+"""Accuracy, balanced accuracy and AUROC: means over the hospitals."""
+FEW: dict[str, Settings] = {
+    f"{100 * share:g} %": {"split.label_share": share} for share in (0.2, 0.1, 0.05)
+}
+PRIVATE: dict[str, Settings] = {
+    f"100 %, masked, epsilon {epsilon}": {"privacy.sums": "masked", "privacy.epsilon": epsilon}
+    for epsilon in (8, 3, 1)
+}
+CASES: dict[str, Settings] = {"100 %": {}, **PRIVATE, **FEW}
+"""Shares of the training patients whose diagnosis is used. The private ones follow the case with
+which they are compared."""
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """A hospital's labelled training patients and its test patients, both standardised."""
+
+    known: Array
+    labels: Labels
+    test: Array
+    truth: Labels
+
+    @classmethod
+    def of(cls, data: SiteData) -> "Hospital":
+        """Return it as arrays."""
+        both = (data.parts[part] for part in (LABELLED, TEST))
+        (known, labels), (test, truth) = (
+            (normalise(one.inputs, data.mean, data.std).double().numpy(), one.labels.numpy())
+            for one in both
+        )
+        return cls(known, labels, test, truth)
+
+
+def answers(settings: Settings, penalty: float) -> tuple[dict[str, Answers], list[Labels]]:
+    """Return each method's answers in one draw, and by hospital which test patients are ill."""
+    experiment = load_experiment("heart", settings)
+    federation = federation_of(experiment)
+    sites = [federation.dealt.site(k) for k in range(experiment.split.num_clients)]
+    hospitals = list(map(Hospital.of, sites))
+    found: dict[str, Answers] = {TOGETHER: closed_form(settings, sites)}
+    if not experiment.privacy.masked:
+        just = {"split.num_clients": 1}
+        alone = [closed_form({**settings, **just, "data.sites": s.name}, [s]) for s in sites]
+        found[ALONE] = [said for [said] in alone]
+        pooled = [logistic(hospitals, h, penalty) for h in hospitals]
+        every = ill_share([h.labels for h in hospitals])
+        found |= {
+            "logistic regression, alone": [logistic([h], h, penalty) for h in hospitals],
+            "logistic regression, pooled": pooled,
+            "the same, for its own mix": [
+                remixed(said, every, ill_share([h.labels]))
+                for said, h in zip(pooled, hospitals, strict=True)
+            ],
+            "the commoner diagnosis": [
+                np.full(len(h.truth), ill_share([h.labels])) for h in hospitals
+            ],
+        }
+    return found, [h.truth for h in hospitals]
+
+
+def ill_share(labels: Sequence[Labels]) -> float:
+    """Return the share of ill patients among the labelled ones, with one of each kind added."""
+    every = np.concatenate(labels)
+    return float((every.sum() + 1) / (len(every) + 2))
+
+
+def closed_form(settings: Settings, sites: Sequence[SiteData]) -> Answers:
+    """Return the answers of the models that these hospitals keep of a run with these settings."""
+    run = Run(run_loopback(load_experiment("heart", settings))[1])
+    return [run.model(s.name).probabilities(s.test)[:, 1].double().numpy() for s in sites]
+
+
+def logistic(givers: Sequence[Hospital], taker: Hospital, penalty: float) -> Array:
+    """Return the taker's answers by a logistic regression on the givers' labelled patients.
+
+    penalty: C of scikit-learn. Where all are of one diagnosis, that is the answer.
+    """
+    x, y = (np.concatenate(of) for of in zip(*((g.known, g.labels) for g in givers), strict=True))
+    if len(set(y.tolist())) < 2:
+        return np.full(len(taker.truth), float(y[0]))
+    fitted = LogisticRegression(C=penalty, max_iter=1000).fit(x, y)
+    said: Array = fitted.predict_proba(taker.test)[:, 1]
+    return said
+
+
+def remixed(said: Array, before: float, after: float) -> Array:
+    """Return probabilities for another share of ill patients: by Bayes' rule."""
+    odds = said / (1 - said) * after / (1 - after) * (1 - before) / before
+    return np.asarray(odds / (1 + odds))
+
+
+def scores(said: Array, ill: Labels) -> tuple[float, float, float]:
+    """Return accuracy, balanced accuracy and AUROC in %; NaN where nobody, or everybody, is ill."""
+    right = said > 0.5
+    if len(set(ill.tolist())) < 2:
+        return 100 * float((right == ill).mean()), np.nan, np.nan
+    each = (
+        float((right == ill).mean()),
+        balanced_accuracy_score(ill, right),
+        roc_auc_score(ill, said),
+    )
+    return 100 * each[0], 100 * float(each[1]), 100 * float(each[2])
+
+
+def measured(settings: Settings, seeds: range, penalty: float) -> dict[str, Array]:
+    """Return each method's scores, [draws, hospitals, 3]."""
+    found: dict[str, list[list[tuple[float, float, float]]]] = {}
+    for seed in seeds:
+        with TemporaryDirectory(prefix="bench-") as out, open(devnull, "w") as nowhere:
+            with redirect_stdout(nowhere):
+                every, truth = answers({**settings, "seed": seed, "runtime.out": out}, penalty)
+        for name, said in every.items():
+            found.setdefault(name, []).append(list(map(scores, said, truth)))
+    return {name: np.array(of) for name, of in found.items()}
+
+
+def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
+    """Return a row for each method: its accuracy at each hospital, the means, the gain.
+
+    alone: the accuracies [draws, hospitals] over which the gain is, in the same draws; the gain has
+    a 95 % interval over draws.
+    """
+    made: list[Row] = []
+    for name, of in found.items():
+        means = np.nanmean(of, axis=0)
+        gains = (of[:, :, 0] - alone).mean(1)
+        spread = 1.96 * gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.nan
+        each = zip(NAMES, means[:, 0].tolist(), strict=True)
+        over = "" if not gains.any() else f"{gains.mean():+.1f} ± {spread:.1f}"
+        made.append(
+            {
+                "labels": case,
+                "answer": name,
+                **{hospital: f"{accuracy:.1f}" for hospital, accuracy in each},
+                **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0).tolist(), strict=True)},
+                "over alone": over,
+            }
+        )
+    return made
+
+
+def main(
+    data: Annotated[str, typer.Option(help="heart or heart_flamby")] = "heart",
+    seeds: Annotated[tuple[int, int], typer.Option(help="first draw, number of draws")] = (740, 30),
+    penalty: Annotated[float, typer.Option(help="C of the logistic regressions")] = 0.3,
+    quick: Quick = False,
+) -> None:
+    """Measure and save the table."""
+    draws, table = range(seeds[0], seeds[0] + (2 if quick else seeds[1])), []
+    alone: Array = np.zeros(())
+    for case, settings in CASES.items():
+        found = measured({**settings, "data.name": data}, draws, penalty)
+        # With masked sums nobody is alone: the gain is over what there is without them.
+        alone = found[ALONE][:, :, 0] if ALONE in found else alone
+        table += rows(case, found, alone)
+        print(f"bench.hospitals: {data}, {case}: done", flush=True)
+    save(f"hospitals-{data}", table, {"draws": f"{draws.start} to {draws.stop - 1}"}, quick=quick)
+
+
+if __name__ == "__main__":
+    carry_out(main)
