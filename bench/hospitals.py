@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
+import fedapp
 from bench.command import Quick, carry_out
 from bench.record import Row, save
-from fedapp.api.runs import Run
 from fedapp.data.hospitals import NAMES
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import LABELLED, TEST, SiteData
@@ -105,7 +105,7 @@ def ill_share(labels: Sequence[Labels]) -> float:
 
 def closed_form(settings: Settings, sites: Sequence[SiteData]) -> Answers:
     """Return the answers of the models that these hospitals keep of a run with these settings."""
-    run = Run(run_loopback(load_experiment("heart", settings))[1])
+    run = fedapp.open_run(run_loopback(load_experiment("heart", settings))[1])
     return [run.model(s.name).probabilities(s.test)[:, 1].double().numpy() for s in sites]
 
 
