@@ -12,7 +12,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from os import devnull
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import typer
@@ -30,24 +30,38 @@ from fedapp.experiment.config import load_experiment
 from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import federation_of
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Settings = Mapping[str, str | int | float | bool]
 Answers = list[Array]
 """By hospital: the probability that a patient of its test part is ill, [n]."""
 TOGETHER, ALONE = "one_round, together", "one_round, alone"
+COMMONER = "the commoner diagnosis"
 MEANS = "mean", "balanced", "AUROC"
 """Accuracy, balanced accuracy and AUROC: means over the hospitals."""
-FEW: dict[str, Settings] = {
-    f"{100 * share:g} %": {"split.label_share": share} for share in (0.2, 0.1, 0.05)
+FLAMBY: Settings = {"data.name": "heart_flamby", "split.val_share": 0.0}
+"""FLamby's patients and its split, which has no validation part."""
+
+
+def private(settings: Settings) -> dict[str, Settings]:
+    """Return cases with masked sums and noise."""
+    masked = {**settings, "privacy.sums": "masked"}
+    return {f"100 %, masked, epsilon {e}": {**masked, "privacy.epsilon": e} for e in (8, 3, 1)}
+
+
+CASES: dict[str, dict[str, Settings]] = {
+    "heart": {
+        "100 %": {},
+        **private({}),
+        **{f"{100 * share:g} %": {"split.label_share": share} for share in (0.2, 0.1, 0.05)},
+    },
+    "heart_flamby": {"100 %": FLAMBY, **private(FLAMBY)},
 }
-PRIVATE: dict[str, Settings] = {
-    f"100 %, masked, epsilon {epsilon}": {"privacy.sums": "masked", "privacy.epsilon": epsilon}
-    for epsilon in (8, 3, 1)
-}
-CASES: dict[str, Settings] = {"100 %": {}, **PRIVATE, **FEW}
-"""Shares of the training patients whose diagnosis is used. The private ones follow the case with
-which they are compared."""
+"""By data: the shares of training patients whose diagnosis is used. Private cases follow the one
+with which they are compared."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +104,7 @@ def answers(settings: Settings, penalty: float) -> tuple[dict[str, Answers], lis
                 remixed(said, every, ill_share([h.labels]))
                 for said, h in zip(pooled, hospitals, strict=True)
             ],
-            "the commoner diagnosis": [
-                np.full(len(h.truth), ill_share([h.labels])) for h in hospitals
-            ],
+            COMMONER: [np.full(len(h.truth), ill_share([h.labels])) for h in hospitals],
         }
     return found, [h.truth for h in hospitals]
 
@@ -178,8 +190,33 @@ def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
     return made
 
 
+def dumbbells(table: Sequence[Row]) -> "Figure":
+    """Draw each hospital's accuracy alone and together, and always with the commoner diagnosis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    cases = [case for case in dict.fromkeys(str(row["labels"]) for row in table) if "," not in case]
+    every = figure.subplots(1, len(cases), sharex=True, sharey=True)
+    for axes, case in zip(every, cases, strict=True):
+        at = {str(row["answer"]): row for row in table if row["labels"] == case}
+        of = {a: [float(str(at[a][n])) for n in NAMES] for a in (ALONE, TOGETHER, COMMONER)}
+        places = range(len(NAMES))
+        axes.hlines(places, of[ALONE], of[TOGETHER], color="0.6", zorder=1)
+        axes.scatter(of[ALONE], places, facecolor="white", edgecolor="C0", zorder=2)
+        axes.scatter(of[TOGETHER], places, color="C0", zorder=3)
+        axes.scatter(of[COMMONER], places, color="C1", marker="|", s=120, zorder=2)
+        axes.set_title(f"{case} of the labels", fontsize=10)
+        axes.set_yticks(places, [name.replace("_", " ") for name in NAMES])
+        axes.grid(axis="x", alpha=0.3)
+    every[0].invert_yaxis()
+    names = ["alone", "together", "the commoner diagnosis"]
+    figure.legend(every[0].collections[1:], names, loc="outside upper center", ncols=3)
+    figure.supxlabel("right answers on the hospital's own test patients, %", fontsize=10)
+    return figure
+
+
 def main(
-    data: Annotated[str, typer.Option(help="heart or heart_flamby")] = "heart",
+    data: Annotated[Literal["heart", "heart_flamby"], typer.Option(help="patients")] = "heart",
     seeds: Annotated[tuple[int, int], typer.Option(help="first draw, number of draws")] = (740, 30),
     penalty: Annotated[float, typer.Option(help="C of the logistic regressions")] = 0.3,
     quick: Quick = False,
@@ -187,13 +224,15 @@ def main(
     """Measure and save the table."""
     draws, table = range(seeds[0], seeds[0] + (2 if quick else seeds[1])), []
     alone: Array = np.zeros(())
-    for case, settings in CASES.items():
-        found = measured({**settings, "data.name": data}, draws, penalty)
+    for case, settings in CASES[data].items():
+        found = measured(settings, draws, penalty)
         # With masked sums nobody is alone: the gain is over what there is without them.
         alone = found[ALONE][:, :, 0] if ALONE in found else alone
         table += rows(case, found, alone)
         print(f"bench.hospitals: {data}, {case}: done", flush=True)
-    save(f"hospitals-{data}", table, {"draws": f"{draws.start} to {draws.stop - 1}"}, quick=quick)
+    told = {"draws": f"{draws.start} to {draws.stop - 1}"}
+    drawn = dumbbells(table) if data == "heart" else None
+    save(f"hospitals-{data}", table, told, drawn, quick=quick)
 
 
 if __name__ == "__main__":

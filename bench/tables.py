@@ -18,7 +18,9 @@ from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = tuple(DOCS / "results" / name for name in ("benchmarks.md", "encoder.md"))
+DOCUMENTS = tuple(
+    DOCS / name for name in ("results/benchmarks.md", "results/encoder.md", "HOSPITALS.md")
+)
 
 Row = Mapping[str, Any]
 

@@ -68,13 +68,13 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_305, 15),
     "fedapp/reports": (4_335, 24),
     "fedapp/simulation": (610, 8),
-    "fedapp/tools": (5_230, 46),
+    "fedapp/tools": (5_240, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (700, 8),
     "client_app": (970, 13),
     "server_app": (600, 7),
-    "bench": (2_495, 30),
-    "tests": (47_820, 399),
+    "bench": (2_525, 30),
+    "tests": (47_835, 399),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
@@ -83,7 +83,7 @@ MEMBERS = 26
 """Methods, properties and class variables of `Method`, private ones too."""
 SETTINGS = 80
 """Of an experiment, without those of one method or one network."""
-WORDS = 51_500
+WORDS = 51_750
 """Of README and the pages under docs/ that are read, tables of results not counted."""
 MEGABYTES = 5
 """Of docs/ in the repository."""

@@ -100,7 +100,7 @@ def check(data: Path, options: Options, console: Console) -> int:
         remarks += [
             *odd,
             *remarks_on_copies(entries, parts, contents, hide_below, table),
-            *counts.remarks(),
+            *counts.remarks(hide_below),
             *remarks_on_classes(*samples, two_class_names(named) or classes, hide_below),
             *remarks_on_test(samples.entries, samples.parts, hide_below),
             *remarks_on_bags(listing, parts, experiment),

@@ -29,6 +29,8 @@ _NAMED = 4
 """How many of several equal files are named."""
 MOST_CONDITION = 100.0
 """Condition number of the proportions above which bags of some hundred images teach little."""
+ONE_CLASS = 0.85
+"""Share of a site's labelled images from which on one class counts as nearly all of them."""
 
 
 class Counts:
@@ -77,8 +79,11 @@ class Counts:
         table.add_row("all", *sums, _total(every, hide_below))
         return table
 
-    def remarks(self) -> Iterator[Remark]:
-        """Yield which images are missing. These remarks contain no counts that must be hidden."""
+    def remarks(self, hide_below: int) -> Iterator[Remark]:
+        """Yield which images are missing. Nothing here tells a count that must be hidden.
+
+        hide_below: as of `table`.
+        """
         by_part = Counter[str]()
         for (_, part), count in self.cells.items():
             by_part[part] += count
@@ -89,6 +94,14 @@ class Counts:
         elif by_part[TRAIN] == self.cells[UNLABELLED, TRAIN]:
             remedy = "the site learns from its helpers alone; label some if you can"
             yield note("no labelled training images", remedy)
+        learned = {label: n for (label, part), n in self.cells.items() if part == TRAIN}
+        learned = {label: n for label, n in learned.items() if label not in no_label}
+        most = max(learned, key=lambda label: learned[label], default="")
+        rest = sum(learned.values()) - learned.get(most, 0)
+        few = rest <= (1 - ONE_CLASS) * sum(learned.values())
+        if most and few and not 0 < rest < hide_below:
+            remedy = "always answering it may be hard to beat: compare before you use a model"
+            yield note(f"nearly all labelled training images are of class {most!r}", remedy)
         learns = by_part[TRAIN] > self.cells[UNLABELLED, TRAIN] + self.cells[BAGGED, TRAIN]
         for part, use in ((VAL, "validation"), (TEST, "test")):
             if labelled and not by_part[part]:

@@ -174,6 +174,20 @@ def test_a_class_that_is_not_in_every_part_is_named(tmp_path):
     assert "it has < 5 groups" in hidden
 
 
+@pytest.mark.parametrize(("others", "hide_below", "noted"), [
+    (0, 0, True), (10, 0, True), (10, 20, False), (30, 0, False),
+])  # fmt: skip
+def test_a_site_of_nearly_one_class_is_told_what_to_compare(tmp_path, others, hide_below, noted):
+    """With 10 of 100 images of other classes the commoner one is hard to beat; with 30 it is not.
+
+    Where the others must be hidden nothing is said of them.
+    """
+    rows = [f"{k}.png,{'two' if k < others else 'one'}" for k in range(100)]
+    table(tmp_path, *rows)
+    output = said(tmp_path, hide_below=hide_below)[1]
+    assert ("nearly all labelled training images are of class 'one'" in output) == noted
+
+
 @pytest.mark.parametrize(
     ("hide_below", "says"), [(0, "it has 1 group ("), (5, "it has < 5 groups (")]
 )
