@@ -110,5 +110,5 @@ def test_what_a_server_tells_of_a_canary_from_a_training_is_within_the_claim(bou
 def test_the_same_audit_finds_too_little_noise_out(bounds, monkeypatch):
     """A sixteenth of the account's: the bound found is above the claim."""
     z = Protection.step_multiplier.fget
-    monkeypatch.setattr(Protection, "stepped", property(lambda self: z(self) / 16))
+    monkeypatch.setattr(Protection, "step_multiplier", property(lambda self: z(self) / 16))
     assert max(bounds(0.5)) > EPSILON
