@@ -98,4 +98,4 @@ def _published(settings: DataSettings, root: Path) -> DataSet:
         near = difflib.get_close_matches(name, NAMES, 1)
         hint = f"did you mean {near[0]!r}?" if near else "choose"
         raise ConfigError(f"data.name = {name!r}: no such data set: {hint} ({', '.join(NAMES)})")
-    return published.read(name, root, settings.download)
+    return published.read(name, root, settings.download, settings.site_names)

@@ -7,6 +7,7 @@ scaling and the test part of FLamby's Fed-Heart-Disease (Ogier du Terrail et al.
 of whom ten columns are complete.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,40 +69,52 @@ class Centre:
     ill: NDArray[np.int64]
 
 
-def files() -> tuple[str, ...]:
-    """Return the paths of the files below `data.root`; UCI calls them processed.<name>.data."""
-    return tuple(f"{FOLDER}/{name}.csv" for name in CENTRES)
+def taking_part(names: Sequence[str]) -> Mapping[str, str]:
+    """Return those of `CENTRES` that are called so; all of them where no name is known."""
+    return {file: name for file, name in CENTRES.items() if name in names} or CENTRES
 
 
-def fetch(root: Path) -> None:
-    """Download the four files to where `files` says."""
+def files(names: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the paths of these hospitals' files below `data.root`, of `taking_part`.
+
+    UCI calls them processed.<name>.data.
+    """
+    return tuple(f"{FOLDER}/{file}.csv" for file in taking_part(names))
+
+
+def fetch(root: Path, names: Sequence[str] = ()) -> None:
+    """Download the files of `taking_part` to where `files` says."""
     from torchvision.datasets.utils import download_url
 
-    for name in CENTRES:
-        address = f"{ADDRESS}/processed.{name}.data"
-        download_url(address, root / FOLDER, filename=f"{name}.csv")
+    for file in taking_part(names):
+        address = f"{ADDRESS}/processed.{file}.data"
+        download_url(address, root / FOLDER, filename=f"{file}.csv")
 
 
-def read_heart(root: Path) -> DataSet:
-    """Return all patients of the four hospitals, float32 [920, 31], each with its hospital.
+def read_heart(root: Path, names: Sequence[str] = ()) -> DataSet:
+    """Return all patients of the hospitals of `taking_part`, each with its hospital.
+
+    Of all four that is float32 [920, 31]. No other hospital's file need be there.
 
     The columns are those of `COLUMNS` in their order: a measured one scaled by `SCALES`, a coded
     one as a column of 0 and 1 for each of its `CODES` but the first, and behind each a column that
     is 1 where the number is missing. The number itself is then 0, the mean of a scaled one.
     """
-    centres = [read_centre(root / file) for file in files()]
+    centres = [read_centre(root / file) for file in files(names)]
     rows = [_encoded(centre.numbers) for centre in centres]
-    return _pooled(rows, [centre.ill for centre in centres], None)
+    return _pooled(names, rows, [centre.ill for centre in centres], None)
 
 
-def read_flamby(root: Path) -> DataSet:
-    """Return FLamby's 740 patients, float32 [740, 13], with its split into training and test.
+def read_flamby(root: Path, names: Sequence[str] = ()) -> DataSet:
+    """Return FLamby's patients of `taking_part`, with its split into training and test.
+
+    Of all four hospitals that is float32 [740, 13].
 
     The last three columns of the files are left out, then patients with a gap; a cholesterol of 0
     counts as measured. Every hospital scales its columns by its own training patients.
     """
     rows, ill, tests = [], [], []
-    for file in files():
+    for file in files(names):
         centre = read_centre(root / file, zeros_missing=False)
         numbers = centre.numbers[:, :10]
         whole = ~np.isnan(numbers).any(1)
@@ -111,7 +124,7 @@ def read_flamby(root: Path) -> DataSet:
         rows.append((values - mean) / np.where(std > 0, std, 1.0))
         ill.append(labels)
         tests.append(test)
-    return _pooled(rows, ill, np.concatenate(tests))
+    return _pooled(names, rows, ill, np.concatenate(tests))
 
 
 def flamby_test(ill: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -155,7 +168,7 @@ def read_centre(path: Path, zeros_missing: bool = True) -> Centre:
         except ValueError as error:
             raise DataError(
                 f"{path}, line {number}: {error} is no number, and none of {MISSING}, which mean "
-                "missing: put UCI's file there"
+                "missing: put UCI's file there, without a header"
             ) from error
         if wrong := _unknown_code(rows[-1]):
             raise DataError(f"{path}, line {number}: {wrong}: put UCI's file there")
@@ -215,12 +228,14 @@ def _dummies(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _pooled(
+    names: Sequence[str],
     rows: list[NDArray[np.float64]],
     ill: list[NDArray[np.int64]],
     test: NDArray[np.bool_] | None,
 ) -> DataSet:
     inputs = torch.from_numpy(np.concatenate(rows).astype(np.float32))
-    owner = np.repeat(np.arange(len(rows)), [len(of) for of in ill])
+    places = [NAMES.index(name) for name in taking_part(names).values()]
+    owner = np.repeat(places, [len(of) for of in ill])
     columns = inputs.shape[1]
     return DataSet(
         inputs,

@@ -60,8 +60,11 @@ class Source:
     fetch: Callable[[Path], None]
 
 
-def source(name: str) -> Source:
-    """Return the data set of this name, one of `NAMES` but 'digits'."""
+def source(name: str, sites: Sequence[str] = ()) -> Source:
+    """Return the data set of this name, one of `NAMES` but 'digits'.
+
+    sites: of data that know where they come from, the hospitals to read; empty: all.
+    """
     if name in MEDMNIST:
         return _medmnist(name)
     others: dict[str, Callable[[], Source]] = {
@@ -71,21 +74,21 @@ def source(name: str) -> Source:
         "svhn": _svhn,
         "stl10": lambda: _stl10(False),
         STL10_WHOLE: lambda: _stl10(True),
-        "heart": lambda: _heart(hospitals.read_heart),
-        "heart_flamby": lambda: _heart(hospitals.read_flamby),
+        "heart": lambda: _heart(hospitals.read_heart, sites),
+        "heart_flamby": lambda: _heart(hospitals.read_flamby, sites),
     }
     return others[name]()
 
 
-def read(name: str, root: Path, download: bool) -> DataSet:
+def read(name: str, root: Path, download: bool, sites: Sequence[str] = ()) -> DataSet:
     """Return the whole pool of a data set, one of `NAMES`, from its files under a folder.
 
-    download: whether missing files are downloaded.
+    download: whether missing files are downloaded. sites: as for `source`.
     Raises DataError where files are missing or damaged.
     """
     if name == "digits":
         return read_digits()
-    chosen = source(name)
+    chosen = source(name, sites)
     if _missing_files(chosen, root):
         if not download:
             raise _not_found(name, chosen, root, "data.download is off", "set data.download=true")
@@ -353,12 +356,12 @@ def _stl10(whole: bool) -> Source:
     )
 
 
-def _heart(read: Callable[[Path], DataSet]) -> Source:
-    """Four hospitals' patients; UCI publishes no checksums, so every line is checked instead."""
+def _heart(read: Callable[[Path, Sequence[str]], DataSet], sites: Sequence[str]) -> Source:
+    """Hospitals' patients; UCI publishes no checksums, so every line is checked instead."""
     return Source(
-        files=tuple((file, None) for file in hospitals.files()),
-        read=read,
-        fetch=hospitals.fetch,
+        files=tuple((file, None) for file in hospitals.files(sites)),
+        read=lambda root: read(root, sites),
+        fetch=lambda root: hospitals.fetch(root, sites),
     )
 
 

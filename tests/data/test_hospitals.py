@@ -8,6 +8,7 @@ import torch
 
 from fedapp.core.errors import ConfigError, DataError
 from fedapp.core.settings import DataSettings, SplitSettings
+from fedapp.data import published
 from fedapp.data.hospitals import (
     CLASSES,
     NAMES,
@@ -83,6 +84,43 @@ def test_what_is_no_patient_is_refused_by_line(tmp_path, line, said):
     root = written(tmp_path, hungarian=[ROW, "", line])
     with pytest.raises(DataError, match=f"hungarian.csv, line 3: .*{said}"):
         read_heart(root)
+
+
+def test_every_way_to_write_a_gap_means_the_same(tmp_path):
+    found = [
+        read_heart(written(tmp_path, cleveland=[ROW.replace("-9", gap)])).inputs[0]
+        for gap in ("-9", "-9.0", "?", "")
+    ]
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
+def test_no_other_hospitals_file_is_read_or_fetched(tmp_path, monkeypatch):
+    """One that has left may delete its file; `only_sites` refuses names that nobody knows."""
+    names, fetched = ("long_beach", "cleveland"), []
+    written(tmp_path, hungarian=["no table"])
+    (tmp_path / files()[2]).unlink()
+    for name in ("heart", "heart_flamby"):
+        data = published.read(name, tmp_path, download=False, sites=names)
+        assert data.sites.names == NAMES and data.sites.owner.tolist() == [0] * 24 + [3] * 24
+    with pytest.raises(DataError, match=r"download is off: put there \S+/switzerland\.csv, or"):
+        published.read("heart", tmp_path, download=False)
+    monkeypatch.setattr(
+        "torchvision.datasets.utils.download_url", lambda *_, filename: fetched.append(filename)
+    )
+    published.source("heart", names).fetch(tmp_path)
+    assert fetched == ["cleveland.csv", "va.csv"]
+
+
+def test_a_hospital_of_one_diagnosis_and_patients_alike_are_no_fault(tmp_path, capsys):
+    """A run says how many test patients equal one that is learned from."""
+    root = written(tmp_path, hungarian=[ROW] * 12)
+    over = {"data.root": str(root), "runtime.out": str(root / "runs"), "runtime.device": "cpu"}
+    row, _ = run_loopback(load_experiment("heart", over))
+    assert row["sites"] == 4 and row["mean_test_accuracy"]["final"] > 0.25
+    said = capsys.readouterr().out
+    assert row["test_inputs_learned_from"] >= 4  # of Hungary's 12: all that are tested
+    assert "test inputs have the same numbers as one that is learned from" in said
+    assert "Classes untested    at sites hungarian: 1 of 2" in said
 
 
 def test_an_empty_file_is_refused(tmp_path):

@@ -314,10 +314,12 @@ def deciding_images(site: SiteContext) -> Tensor:
 
     At a real site these are all: the site labelled them. In a simulation all have labels for
     evaluation, but a site may use only as large a share of them as it has labels of its training
-    images.
+    images. Which ones depends on the site's name, if it has one, and not on its number: so they are
+    the same whoever else takes part.
     """
     count = len(site.data.val_labels)
     if site.data.audit is None:
         return torch.arange(count)
-    order = numpy_stream(site.seed, "deciding", site.data.site).permutation(count)
+    whose = site.data.name or site.data.site
+    order = numpy_stream(site.seed, "deciding", whose).permutation(count)
     return torch.from_numpy(order[: round(site.data.mu * count)])

@@ -1,0 +1,132 @@
+"""A hospital's CSV file as vectors, by rules that all hospitals share.
+
+    python examples/tutorial_tables.py north.csv hospitals/north   makes hospitals/north/vectors.npz
+
+Copy this file and write your own rules into it; the same copy is for all hospitals. These rules are
+of UCI's Heart Disease data. A missing number becomes 0, the mean of a measured column, and a column
+of its own says that it is missing. A patient without a diagnosis is unlabelled.
+"""
+
+import csv
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.core.errors import DataError, FedAppError
+
+MEASURED = {
+    "age": (54, 9), "trestbps": (132, 19), "chol": (245, 55), "thalach": (138, 26),
+    "oldpeak": (0.9, 1.1), "ca": (0.7, 0.95),
+}  # fmt: skip
+"""Columns of numbers: mean and standard deviation, roughly, agreed upon and not of one hospital."""
+CODED = {
+    "sex": (0, 1), "cp": (1, 2, 3, 4), "fbs": (0, 1), "restecg": (0, 1, 2), "exang": (0, 1),
+    "slope": (1, 2, 3), "thal": (3, 6, 7),
+}  # fmt: skip
+"""Columns of codes, with all that there are. Each but the first becomes a column of 0 and 1."""
+DIAGNOSIS = "diagnosis"
+CLASSES = {0: "healthy", 1: "ill", 2: "ill", 3: "ill", 4: "ill"}
+"""What a diagnosis is called in `data.classes`."""
+MISSING = ("", "?", "-9", "-9.0")
+"""How what is missing is written. Take -9 out where a number may be -9."""
+NEVER_ZERO = ("trestbps", "chol")
+"""Columns in which a 0 means missing, since nobody alive has one."""
+
+
+def read(file: Path) -> tuple[NDArray[np.float32], list[str]]:
+    """Return the patients of a CSV file as numbers [n, D], and their labels.
+
+    Raises DataError where a column is absent or not agreed upon, and naming the line where a cell
+    is no number, no code, or no diagnosis that the rules know.
+    """
+    with file.open(newline="", encoding="utf-8-sig") as opened:
+        rows = csv.DictReader(opened)
+        agreed, there = {*MEASURED, *CODED, DIAGNOSIS}, list(rows.fieldnames or ())
+        if absent := sorted(agreed - {*there}):
+            raise DataError(
+                f"{file}: no column {absent[0]!r} in line 1: write the agreed names there, with "
+                "commas between them"
+            )
+        if other := [name for name in there if name not in agreed or there.count(name) > 1]:
+            raise DataError(
+                f"{file}: column {other[0]!r} is not agreed upon, or twice: leave it out"
+            )
+        vectors, labels = [], []
+        for row in rows:
+            if None in row or None in row.values():
+                raise DataError(f"{file}, line {rows.line_num}: not {len(agreed)} cells: mend it")
+            cells = {name: cell.strip() for name, cell in row.items()}
+            try:
+                vectors.append(_vector(cells))
+                labels.append(_label(cells[DIAGNOSIS]))
+            except ValueError as error:
+                raise DataError(f"{file}, line {rows.line_num}: {error}") from error
+    if not vectors:
+        raise DataError(f"{file}: no patient in it: write a line for each")
+    return np.array(vectors, dtype=np.float32), labels
+
+
+def _vector(row: Mapping[str, str]) -> list[float]:
+    found: list[float] = []
+    for name, (mean, std) in MEASURED.items():
+        value = _number(name, row[name])
+        missing = np.isnan(value)
+        found += [0.0 if missing else (value - mean) / std, missing]
+    for name, codes in CODED.items():
+        value = _number(name, row[name])
+        _check_code(name, value, codes)
+        found += [*(value == code for code in codes[1:]), np.isnan(value)]
+    return found
+
+
+def _label(cell: str) -> str:
+    value = _number(DIAGNOSIS, cell)
+    _check_code(DIAGNOSIS, value, CLASSES)
+    return "" if np.isnan(value) else CLASSES[int(value)]
+
+
+def _number(name: str, cell: str) -> float:
+    """Return a cell as a number; NaN where it is missing."""
+    if cell in MISSING:
+        return np.nan
+    try:
+        value = float(cell)
+    except ValueError:
+        value = np.inf
+    if not np.isfinite(value):
+        raise ValueError(f"{name} is {cell!r}: write a number, or nothing where it is missing")
+    return np.nan if value == 0 and name in NEVER_ZERO else value
+
+
+def _check_code(name: str, value: float, codes: Collection[int]) -> None:
+    if not np.isnan(value) and value not in codes:
+        valid = ", ".join(map(str, codes))
+        raise ValueError(f"{name} is {value:g}: write one of {valid}, or nothing")
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the file of vectors. words: the CSV file and the hospital's folder."""
+    if len(words) != 2:
+        print(__doc__)
+        return 2
+    file, folder = map(Path, words)
+    try:
+        vectors, labels = read(file)
+    except (FedAppError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (UnicodeDecodeError, csv.Error) as error:
+        print(f"{file}: {error}: save it as 'CSV UTF-8 (comma delimited)'", file=sys.stderr)
+        return 1
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = np.array([f"line {number}" for number in range(2, len(labels) + 2)])
+    np.savez(folder / "vectors.npz", ids=ids, vectors=vectors, labels=np.array(labels))
+    print(f"{folder}/vectors.npz: {len(labels)} patients, {vectors.shape[1]} numbers each")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
