@@ -57,7 +57,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/core": (1_510, 18),
     "fedapp/privacy": (270, 4),
     "fedapp/protocol": (1_405, 17),
-    "fedapp/data": (3_810, 33),
+    "fedapp/data": (3_815, 33),
     "fedapp/evaluation": (710, 8),
     "fedapp/learn": (2_735, 39),
     "fedapp/aggregation": (300, 8),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (970, 13),
     "server_app": (600, 7),
     "bench": (2_525, 30),
-    "tests": (47_835, 399),
+    "tests": (48_070, 400),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

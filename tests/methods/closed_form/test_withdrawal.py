@@ -97,9 +97,9 @@ class Ended(NamedTuple):
     def solution(self) -> dict[str, torch.Tensor]:
         return self.content(f"-2 {SOLUTION}")
 
-    def sums(self, name: str) -> dict[str, torch.Tensor]:
-        """What a site sent."""
-        return self.content(f"{self.names.index(name)} sums")
+    def sent(self, name: str, role: str) -> dict[str, torch.Tensor]:
+        """What a site sent: its "sums", or its "votes"."""
+        return self.content(f"{self.names.index(name)} {role}")
 
     def answers(self, name: str) -> list[bytes]:
         """The model that a site kept, and its answer to every validation and test patient."""
@@ -111,7 +111,8 @@ class Ended(NamedTuple):
 def assert_equal(a: Ended, b: Ended, *names: str) -> None:
     same(a.solution, b.solution)
     for name in names:
-        same(a.sums(name), b.sums(name))
+        for role in ("sums", "votes"):
+            same(a.sent(name, role), b.sent(name, role))
         assert a.answers(name) == b.answers(name), name
 
 
@@ -153,10 +154,10 @@ def test_the_solution_without_a_site_is_that_of_the_others_sums(federation):
     rest = federation.names[1:]
     before, without = federation.run(*federation.names), federation.run(*rest)
     for name in rest:
-        same(before.sums(name), without.sums(name))
+        same(before.sent(name, "sums"), without.sent(name, "sums"))
     if federation.preset == "heart":  # elsewhere sites guessed, and the means are of guesses too
         found = Solution.from_params(without.solution).classes
-        wanted = Classes.of(sum_of(Sums.from_params(before.sums(name)) for name in rest))
+        wanted = Classes.of(sum_of(Sums.from_params(before.sent(name, "sums")) for name in rest))
         assert torch.equal(found.means.float(), wanted.means.float())
         assert torch.equal(found.within.float(), wanted.within.float())
 
