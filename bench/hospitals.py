@@ -166,28 +166,33 @@ def measured(settings: Settings, seeds: range, penalty: float) -> dict[str, Arra
 
 
 def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
-    """Return a row for each method: its accuracy at each hospital, the means, the gain.
+    """Return a row for each method: its accuracy at each hospital, the means, the gains.
 
-    alone: the accuracies [draws, hospitals] over which the gain is, in the same draws; the gain has
-    a 95 % interval over draws.
+    alone: the scores [draws, hospitals, 3] over which the gains are, in the same draws; the gains
+    in accuracy and in AUROC have 95 % intervals over draws.
     """
     made: list[Row] = []
     for name, of in found.items():
         means = np.nanmean(of, axis=0)
-        gains = (of[:, :, 0] - alone).mean(1)
-        spread = 1.96 * gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.nan
+        accuracy, _, area = np.nanmean(of - alone, axis=1).T
         each = zip(NAMES, means[:, 0].tolist(), strict=True)
-        over = "" if not gains.any() else f"{gains.mean():+.1f} ± {spread:.1f}"
+        gains = {"over alone": with_interval(accuracy), "AUROC over alone": with_interval(area)}
         made.append(
             {
                 "labels": case,
                 "answer": name,
-                **{hospital: f"{accuracy:.1f}" for hospital, accuracy in each},
+                **{hospital: f"{right:.1f}" for hospital, right in each},
                 **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0).tolist(), strict=True)},
-                "over alone": over,
+                **(gains if accuracy.any() else dict.fromkeys(gains, "")),
             }
         )
     return made
+
+
+def with_interval(gains: Array) -> str:
+    """Return the mean of paired gains, with a 95 % interval by their standard error."""
+    spread = 1.96 * gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.nan
+    return f"{gains.mean():+.1f} ± {spread:.1f}"
 
 
 def dumbbells(table: Sequence[Row]) -> "Figure":
@@ -227,7 +232,7 @@ def main(
     for case, settings in CASES[data].items():
         found = measured(settings, draws, penalty)
         # With masked sums nobody is alone: the gain is over what there is without them.
-        alone = found[ALONE][:, :, 0] if ALONE in found else alone
+        alone = found.get(ALONE, alone)
         table += rows(case, found, alone)
         print(f"bench.hospitals: {data}, {case}: done", flush=True)
     told = {"draws": f"{draws.start} to {draws.stop - 1}"}

@@ -30,6 +30,6 @@ def test_the_gain_is_paired_over_draws():
     """Accuracies of two draws at four hospitals, 10 above alone in one draw and 20 in the other."""
     alone = np.full((2, 4, 3), 50.0)
     together = alone + np.array([10.0, 20.0])[:, None, None]
-    first, second = rows("100 %", {TOGETHER: together, ALONE: alone}, alone[:, :, 0])
+    first, second = rows("100 %", {TOGETHER: together, ALONE: alone}, alone)
     assert first["over alone"] == "+15.0 ± 9.8" and first["mean"] == "65.0"  # 1.96 * 7.07 / 2**.5
-    assert second["over alone"] == ""
+    assert first["AUROC over alone"] == first["over alone"] and second["over alone"] == ""

@@ -23,10 +23,6 @@ from fedapp.data.inputs import DataSet, NaturalSites
 from fedapp.data.split.manifest import TEST, TRAIN, VAL
 from fedapp.data.split.natural import deal_naturally, only_sites
 from fedapp.experiment.config import load_experiment
-from fedapp.learn.features.hog import Hog
-from fedapp.learn.features.plain import Plain
-from fedapp.methods.closed_form._contents import TEMPERATURES, own_weights
-from fedapp.methods.closed_form._server import log_prior
 from fedapp.protocol.messages import SiteFacts
 from fedapp.server.checks import preset_mismatch
 from fedapp.simulation.loopback import run_loopback
@@ -229,14 +225,3 @@ def test_a_site_that_says_it_is_another_hospital_is_left_out(site, name, why):
     settings = DataSettings(name="heart", sites="cleveland, va")
     facts = SiteFacts(site, (31,), CLASSES, 1, 0, 1, 1, "0" * 64, name=name)
     assert preset_mismatch(facts, settings) == why
-
-
-def test_without_validation_a_table_has_the_defaults_of_its_features(tmp_path):
-    """The temperature is 1, and own patients count twice; features of images have 2 and once."""
-    over = {"data.root": str(written(tmp_path)), "split.val_share": 0.0}
-    over |= {"runtime.out": str(tmp_path / "runs"), "data.download": False}
-    found = run_loopback(load_experiment("heart", over))[0]
-    assert (found["closed_temperature"], found["closed_own_weight"]) == (1.0, 1.0)
-    assert own_weights(Plain)[1:] == own_weights(Hog)[1:] and own_weights(Hog)[0] == 0.0
-    best = int(log_prior(Hog.default_temperature).argmax())
-    assert TEMPERATURES[best % len(TEMPERATURES)] == 2.0

@@ -36,8 +36,7 @@ class FeatureMap(nn.Module, ABC):
     """The fastest number of inputs in one call: more do not fit the CPU's cache."""
     default_temperature: ClassVar[float] = 2.0
     """Temperature of a linear discriminant over these features where too few labels can vote on it.
-    It is above 1 because features of images depend on each other in ways that no covariance has, so
-    the discriminant is too sure."""
+    Above 1: over features of images the discriminant is too sure of its answers."""
     least_own_weight: ClassVar[float] = 0.0
     """How many times more a site's own labelled inputs count at least, where they may count
     more."""

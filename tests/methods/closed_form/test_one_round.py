@@ -13,6 +13,8 @@ from fedapp.data.sites import Part
 from fedapp.experiment.config import load_experiment
 from fedapp.learn.class_priors import reweighted, site_mix
 from fedapp.learn.features import FeatureMap, build_features
+from fedapp.learn.features.hog import Hog
+from fedapp.learn.features.plain import Plain
 from fedapp.learn.metrics import evaluation
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.mlp import MLPSettings
@@ -30,6 +32,7 @@ from fedapp.methods.closed_form._contents import (
     TEMPERATURES,
     VOTE,
     Solution,
+    own_weights,
 )
 from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, sum_of
 from fedapp.methods.closed_form._server import (
@@ -41,7 +44,9 @@ from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.methods.incompatibilities import Conditions
 from fedapp.protocol.messages import EVALUATE
 from fedapp.simulation.in_process import Loopback
+from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import federation_of
+from tests.data.test_hospitals import written
 from tests.methods.conformance import (
     Deal,
     Stop,
@@ -503,3 +508,14 @@ def test_inputs_that_do_not_fit_are_refused_by_name(inputs, says, features):
 def test_inputs_that_fit():
     assert OneRound().incompatibilities(Conditions(inputs=(3, 32, 32))) == []
     assert OneRound(features="network").incompatibilities(Conditions(inputs=(7,))) == []
+
+
+def test_without_validation_a_table_has_the_defaults_of_its_features(tmp_path):
+    """The temperature is 1, and own patients count twice; features of images have 2 and once."""
+    over = {"data.root": str(written(tmp_path)), "split.val_share": 0.0}
+    over |= {"runtime.out": str(tmp_path / "runs"), "data.download": False}
+    found = run_loopback(load_experiment("heart", over))[0]
+    assert (found["closed_temperature"], found["closed_own_weight"]) == (1.0, 1.0)
+    assert own_weights(Plain)[1:] == own_weights(Hog)[1:] and own_weights(Hog)[0] == 0.0
+    best = int(log_prior(Hog.default_temperature).argmax())
+    assert TEMPERATURES[best % len(TEMPERATURES)] == 2.0
