@@ -519,3 +519,13 @@ def test_without_validation_a_table_has_the_defaults_of_its_features(tmp_path):
     assert own_weights(Plain)[1:] == own_weights(Hog)[1:] and own_weights(Hog)[0] == 0.0
     best = int(log_prior(Hog.default_temperature).argmax())
     assert TEMPERATURES[best % len(TEMPERATURES)] == 2.0
+
+
+def test_sites_vote_on_the_weights_among_which_the_server_chooses(tmp_path, monkeypatch):
+    asked, head = set(), Solution.head
+    monkeypatch.setattr(
+        Solution, "head", lambda self, x, y, weight: asked.add(weight) or head(self, x, y, weight)
+    )
+    over = {"data.root": str(written(tmp_path)), "runtime.out": str(tmp_path / "runs")}
+    run_loopback(load_experiment("heart", over | {"split.val_share": 0.2, "data.download": False}))
+    assert asked == {1.0, 3.0, 10.0, 30.0, 100.0}
