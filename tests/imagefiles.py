@@ -17,6 +17,7 @@ from fedapp.core.errors import ImageError
 from fedapp.data.folder import read_stored
 
 PATIENT = "Doe^Jane"
+PATIENT_ID = "P-4711"  # with a letter: unique identifiers are random digits
 """Stands in every DICOM file's header, and must stand nowhere else."""
 
 
@@ -91,7 +92,7 @@ def header(values: NDArray[Any], bits: int = 12, **fields: Any) -> pydicom.Datas
     data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID = CTImageStorage
     data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = generate_uid()
-    data.PatientName, data.PatientID, data.PatientBirthDate = PATIENT, "4711", "19700101"
+    data.PatientName, data.PatientID, data.PatientBirthDate = PATIENT, PATIENT_ID, "19700101"
     colour = values.ndim == 3
     data.Rows, data.Columns = values.shape[:2]
     data.SamplesPerPixel = 3 if colour else 1
