@@ -19,7 +19,7 @@ from fedapp.core.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = tuple(
-    DOCS / name for name in ("results/benchmarks.md", "results/encoder.md", "HOSPITALS.md")
+    DOCS / name for name in ("results/benchmarks.md", "results/encoder.md", "results/hospitals.md")
 )
 
 Row = Mapping[str, Any]
