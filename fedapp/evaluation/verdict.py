@@ -1,20 +1,30 @@
-"""Whether joining the federation paid for a site: its gain over the model that it trained alone.
+"""Whether joining the federation paid: one verdict, for a site and for all sites together.
 
-Both models answer the same n test images, from which neither has learned and by which neither was
-selected. Let b images be right only with the joined model and c only with the one trained alone.
-The gain in accuracy is (b - c) / n. Its 95 % interval is the paired Wald interval with half an
-image added to each of the four cells (Bonett and Price 2012):
+Two models answer the same test images, from which neither has learned. *Together* is the best that
+others had a part in, *alone* the best that the site made without them; of each kind the site's own
+validation images choose (`model_selection.Choice`).
+
+A case is a patient where it is known which images are of one patient, else an image. Let b cases
+have more right answers together than alone, and c fewer. Where the models do not differ, each of
+the b + c is as likely one as the other, and b is binomial. The verdict is by McNemar's exact test
+(McNemar 1947; with patients it is called the sign test):
+
+    p = min(1, 2 P(X <= min(b, c))),   X binomial of b + c draws with probability 1/2.
+
+Joining "paid" or "did harm" where p is at most `FALSE_ALARMS`. So of sites without a true
+difference at most that share is called either. All sites together have the same test of the sums of
+b and c. It is not corrected for the number of sites, since a site's own page must say the same.
+
+The gain in accuracy is (right together - right alone) / images. Where each case is one answer, its
+95 % interval is the paired Wald interval with half an image added to each of the four cells (Bonett
+and Price 2012):
 
     p = (b + 1) / (n + 2),   q = (c + 1) / (n + 2),
     p - q +- 1.96 sqrt((p + q - (p - q)^2) / (n + 2)).
 
-The other metrics (balanced accuracy, F1, kappa) are means over classes. Their gain has the interval
-of the percentile bootstrap, with the same resamples for both models. There is no verdict unless
-each class that occurs has `MIN_CLASS_IMAGES` images.
-
-Where it is known which images are of one patient, patients count and not images: there is no
-verdict with fewer than `MIN_TEST_IMAGES` patients, and the interval is widened to that of the
-bootstrap of whole patients.
+It is widened to 0 where the exact test cannot tell, so that numbers and words agree. Where only the
+numbers of right answers are known (runs of earlier versions), the two shares count as independent,
+and the interval decides.
 
 How many images are needed: as many as detect a gain of `GAIN_TO_DETECT` in four of five samples
 (power 0.8 at 5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two
@@ -26,54 +36,100 @@ The number does not depend on the gain that was observed, which is itself random
 """
 
 import math
-from dataclasses import replace
-from typing import Annotated, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial, reduce
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from scipy.special import bdtr
 
 from fedapp.core.settings import CLOSED
-from fedapp.evaluation.classification_metrics import (
-    METRIC_NAMES,
-    METRICS,
-    Metric,
-    confusion_of_answers,
-    enough_images_per_class,
-)
-from fedapp.evaluation.confidence_intervals import (
-    MIN_TEST_IMAGES,
-    Z95,
-    bootstrap_weights,
-    percentile_interval,
-    resampled_counts,
-)
+from fedapp.evaluation.classification_metrics import METRIC_NAMES, Metric
+from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, Z95
 from fedapp.evaluation.findings import flatten_findings
 
+FALSE_ALARMS: Final = 0.05
+"""Share of sites without a true difference that are called "paid" or "harmed", at most."""
 GAIN_TO_DETECT: Final = 0.1
 """Gain for which the number of images needed is given: 10 percentage points."""
-NEGLIGIBLE_GAIN: Final = 0.05
-"""A gain whose whole interval lies within +- this value counts as no change."""
 _Z80: Final = 0.8416212335729143
 """80 % quantile of the normal distribution."""
 
-Outcome = Literal["paid", "harmed", "same", "unknown"]
+Outcome = Literal["paid", "harmed", "unknown"]
 _Count = Annotated[int, Field(ge=0)]
+PREFIX: Final = "pairs_"
+
+
+@dataclass(frozen=True, config=CLOSED)
+class Pairs:
+    """Right answers of two models to the same test images, of a site or of several added up.
+
+    images: answers that were compared: test images, or the findings that were read in them.
+    together, alone: right answers of each model. cases: patients where they are known, else images;
+    0: which images were right is not known. better, worse: cases with more, and with fewer, right
+    answers together than alone.
+    """
+
+    images: _Count
+    together: _Count
+    alone: _Count
+    cases: _Count = 0
+    better: _Count = 0
+    worse: _Count = 0
+
+    def __add__(self, other: "Pairs") -> "Pairs":
+        """Return the pairs of both; of pairs and mere counts there are counts alone."""
+        every = [getattr(self, of.name) + getattr(other, of.name) for of in fields(Pairs)]
+        return Pairs(*every) if self.cases and other.cases else Pairs(*every[:3])
+
+    @property
+    def single(self) -> bool:
+        """Whether each case is one answer."""
+        return self.cases == self.images
+
+    @property
+    def p(self) -> float:
+        """Two-sided p of the exact test, in (0, 1]."""
+        unequal = self.better + self.worse
+        return min(1.0, 2 * float(bdtr(min(self.better, self.worse), unequal, 0.5)))
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The six numbers by the names that metrics of a reply and columns of a table have."""
+        return {PREFIX + of.name: getattr(self, of.name) for of in fields(Pairs)}
+
+    @classmethod
+    def read(cls, numbers: Mapping[str, Any]) -> Self | None:
+        """Return the pairs that `numbers` wrote, or a sum; None where there are none, or wrong."""
+        found = [numbers.get(PREFIX + of.name) for of in fields(Pairs)]
+        if any(one is None for one in found) or not found[0]:
+            return None
+        pairs = cls(*(max(round(one), 0) for one in found if one is not None))
+        right = max(pairs.together, pairs.alone) <= pairs.images and pairs.cases <= pairs.images
+        return pairs if right and pairs.better + pairs.worse <= pairs.cases else None
+
+
+PAIRS: Final = tuple(PREFIX + of.name for of in fields(Pairs))
+"""Names of the numbers of `Pairs`."""
 
 
 @dataclass(frozen=True, config=CLOSED)
 class Verdict:
-    """Whether joining paid, as far as a site's test images tell.
+    """Whether joining paid, as far as test images tell.
 
-    said: the outcome; "same": joining changed little, "unknown": the images cannot tell. images:
-    number of test images. answers: number of findings that were read in them; 0: each image is of
-    one class. gain: of the metric, in [-1, 1]; low, high: its 95 % interval; None where nothing can
+    said: the outcome; "unknown": the images cannot tell; in files of earlier versions also "same".
+    metric: by which the run chooses models. images: number of test images. answers: number of
+    findings that were read in them; 0: each image is of one class. gain: of accuracy, in [-1, 1],
+    in files of earlier versions of the metric; low, high: its 95 % interval; None where nothing can
     be said. needed: how many images would detect a gain of `GAIN_TO_DETECT`; None: not known. why:
-    what is lacking where there is no gain.
+    what is lacking where there is no gain. pairs: what it is made of. lone: what "alone" is.
     """
 
-    said: Outcome
+    said: Outcome | Literal["same"]
     metric: Metric
     images: _Count
     gain: float | None = None
@@ -82,29 +138,50 @@ class Verdict:
     needed: _Count | None = None
     why: str = ""
     answers: _Count = 0
+    pairs: Pairs | None = None
+    lone: str = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome, of which there are three."""
+        return "unknown" if self.said == "same" else self.said
 
     @property
     def line(self) -> str:
         """The verdict as a sentence for people."""
-        to_detect = f"{GAIN_TO_DETECT * 100:g}"
-        if self.gain is None or self.low is None or self.high is None:
-            would = f": about {self.needed} would show a gain of {to_detect} points"
-            return f"Cannot tell whether joining paid {self.why}{would * bool(self.needed)}."
-        points = f"{self.gain * 100:+.1f} points of {METRIC_NAMES[self.metric]} over training alone"
-        ends = f"95 % interval {self.low * 100:+.1f} to {self.high * 100:+.1f}"
-        of = f"{self.answers} findings in " * (self.answers > 0)
-        measured = f"{points} ({ends}), on the same {of}{self.images} test images"
-        if self.said == "unknown":
-            would = f"; about {self.needed} test images would show a gain of {to_detect} points"
-            would *= bool(self.needed and self.needed > self.images)
-            return f"Cannot tell yet whether joining paid: {measured}{would}."
-        return f"{_BEGINS[self.said]}: {measured}."
+        detects = f"would show a gain of {GAIN_TO_DETECT * 100:g} points"
+        needed = self.needed if self.needed and self.needed > self.images else 0
+        if self.gain is None:
+            would = f": about {needed} {detects}" * bool(needed)
+            return f"Cannot tell whether joining paid {self.why}{would}."
+        would = f"; about {needed} test images {detects}" * bool(needed)
+        begins = _BEGINS[self.outcome]
+        return f"{begins}: {self._measured}{would * (self.outcome == 'unknown')}."
+
+    @property
+    def _measured(self) -> str:
+        """The numbers, as a part of a sentence."""
+        assert self.gain is not None
+        ends = ""
+        if self.low is not None and self.high is not None:
+            ends = f" (95 % interval {self.low * 100:+.1f} to {self.high * 100:+.1f})"
+        gain, of = f"{self.gain * 100:+.1f} points", self.pairs
+        if of is None:
+            return f"{gain} of {METRIC_NAMES[self.metric]} over training alone{ends}, on "\
+                f"{self.images} test images"  # fmt: skip
+        what = "test images" if of.single or not of.cases else "answers"
+        lone = f" ({self.lone})" * bool(self.lone)
+        said = f"{of.together} of {of.images} {what} right together, {of.alone} alone{lone}: {gain}"
+        if not of.cases:
+            return f"{said}{ends}; which of them is not known"
+        by_case = f"; of {of.cases} patients or images {of.better} better, {of.worse} worse"
+        return f"{said}{ends}{by_case * (not of.single)}"
 
 
-_BEGINS: Final = {
-    "paid": "Joining paid",
-    "harmed": "Joining did harm",
-    "same": "Joining changed little",
+_BEGINS: Final[Mapping[Outcome, str]] = {
+    "paid": "Joining paid, beyond chance",
+    "harmed": "Joining did harm, beyond chance",
+    "unknown": "Cannot tell whether joining paid",
 }
 
 
@@ -114,118 +191,85 @@ def verdict(
     labels: NDArray[np.int64],
     metric: Metric = "accuracy",
     patients: NDArray[np.int64] | None = None,
+    lone: str = "",
 ) -> Verdict:
-    """Compare the joined model of a site with the one it trained alone, on its test images.
+    """Compare the joined model of a site with the one it made alone, on its test images.
 
     joined, alone: probabilities [n, C] of the two models; None: there is no such model. labels:
-    [n], in [0, C). patients: the number of each image's patient, [n]; None: not known.
-
-    Findings have labels [n, F]. Each finding that was read is then a sample of two classes
-    (`evaluation.findings`), and the samples of one image, or of one patient, are resampled
-    together.
+    [n], in [0, C); of findings [n, F] (`evaluation.findings`). metric, lone: as of `Verdict`.
+    patients: the number of each image's patient, [n]; None: not known.
     """
-    images = len(labels)
-    if not images:
+    if not len(labels):
         return Verdict("unknown", metric, 0, why="without test images")
     if joined is None or alone is None:
         lacking = "trained alone" if alone is None else "that others had a part in"
         why = f"without a model {lacking} that these images were shown to"
-        return Verdict("unknown", metric, images, why=why)
-    if labels.ndim == 2:
-        return _of_findings(joined, alone, labels, metric, patients)
-    return _compared(joined.argmax(1), alone.argmax(1), labels, joined.shape[1], metric, patients)
+        return Verdict("unknown", metric, len(labels), why=why)
+    finds = labels.ndim == 2
+    truth, whose, both = labels, np.arange(len(labels)), [joined, alone]
+    if finds:
+        _, truth, whose, _ = flatten_findings(joined, labels)
+        both = [np.asarray(flatten_findings(one, labels)[0], np.float64) for one in both]
+    images = len(np.unique(whose))
+    if patients is not None:
+        whose = patients[whose]
+    right, other = (one.argmax(1) == truth for one in both)
+    change = np.bincount(np.unique(whose, return_inverse=True)[1], right * 1.0 - other)
+    better, worse = int((change > 0).sum()), int((change < 0).sum())
+    pairs = Pairs(len(truth), int(right.sum()), int(other.sum()), len(change), better, worse)
+    return verdict_of(pairs, metric, lone, images, len(truth) if finds else 0)
 
 
-def _of_findings(
-    joined: NDArray[np.float64],
-    alone: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    metric: Metric,
-    patients: NDArray[np.int64] | None,
+def verdict_of(
+    pairs: Pairs,
+    metric: Metric = "accuracy",
+    lone: str = "",
+    images: int | None = None,
+    answers: int = 0,
 ) -> Verdict:
-    flat, truth, image, of = flatten_findings(joined, labels)
-    whose = image if patients is None else patients[image]
-    images, people = len(np.unique(image)), len(np.unique(whose))
-    if people < MIN_TEST_IMAGES:
-        only = f" of {people} patient{'s' * (people != 1)}" * (patients is not None)
-        why = f"with findings read in {images} test image{'s' * (images != 1)}{only}"
-        return Verdict("unknown", metric, images, why=why)
-    of_joined, of_alone = flat.argmax(1), flatten_findings(alone, labels)[0].argmax(1)
-    first, classes = 2 * of, 2 * labels.shape[1]
-    found = _compared(first + of_joined, first + of_alone, first + truth, classes, metric, whose)
-    return replace(found, images=images, answers=len(truth), needed=None)
+    """Return the verdict that pairs give: the one rule, for a site and for all of them together.
 
-
-def _compared(
-    of_joined: NDArray[np.int64],
-    of_alone: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    classes: int,
-    metric: Metric,
-    patients: NDArray[np.int64] | None,
-) -> Verdict:
-    """Return the verdict from the answered classes of the joined model and of the one alone.
-
-    of_joined, of_alone: the answers of the two models, [n]. labels: [n]. All in [0, classes).
+    images: number of test images; None: one for each answer. The others: as of `Verdict`.
     """
-    images = len(labels)
-    b = int(((of_joined == labels) & (of_alone != labels)).sum())
-    c = int(((of_joined != labels) & (of_alone == labels)).sum())
-    needed = images_needed((b + c + 2) / (images + 2))
-    if images < MIN_TEST_IMAGES:
-        why = f"with {images} test image{'s' * (images > 1)}"
-        return Verdict("unknown", metric, images, needed=max(needed, MIN_TEST_IMAGES), why=why)
-    if patients is not None and (people := len(set(patients.tolist()))) < MIN_TEST_IMAGES:
-        why = f"with {images} test images of {people} patient{'s' * (people > 1)}"
-        why = f"{why}: {MIN_TEST_IMAGES} patients are the least"
-        return Verdict("unknown", metric, images, why=why)
-    if metric == "accuracy":
-        gain, (low, high) = (b - c) / images, paired_interval(b, c, images)
-        if patients is not None:
-            drawn = bootstrap_weights(images, "verdict", groups=patients)
-            better = (of_joined == labels).astype(int) - (of_alone == labels)
-            ends = percentile_interval(drawn @ better / drawn.sum(1))
-            assert ends is not None
-            low, high = min(low, ends[0]), max(high, ends[1])
-    else:
-        counts = confusion_of_answers(of_joined, labels, classes)
-        if not enough_images_per_class(counts):
-            fewest = int(counts.sum(1)[counts.sum(1) > 0].min())
-            plural = "s" * (fewest > 1)
-            why = f"in {METRIC_NAMES[metric]}: some class has {fewest} test image{plural}"
-            return Verdict("unknown", metric, images, why=why)
-        of = METRICS[metric]
-        gain = float(of(counts) - of(confusion_of_answers(of_alone, labels, classes)))
-        drawn = bootstrap_weights(images, "verdict", groups=patients)
-        both = [of(resampled_counts(drawn, one, labels, classes)) for one in (of_joined, of_alone)]
-        ends = percentile_interval(both[0] - both[1])
-        if ends is None:
-            why = f"in {METRIC_NAMES[metric]} on these images"
-            return Verdict("unknown", metric, images, why=why)
-        low, high = ends
-    return Verdict(_outcome(low, high), metric, images, gain, low, high, needed)
-
-
-def verdict_of_counts(joined: int, alone: int, images: int) -> Verdict:
-    """Return the verdict in accuracy from the number of right answers of each model.
-
-    This is what the server knows. Which images were right is not known, so the two shares count as
-    independent. As long as both models are right on mostly the same images, this interval is wider
-    than the site's own.
-    """
-    if images < MIN_TEST_IMAGES:
-        return Verdict("unknown", "accuracy", images, why=f"with {images} test images")
-    gain = (joined - alone) / images
-    p, q = (joined + 1) / (images + 2), (alone + 1) / (images + 2)
-    half = Z95 * math.sqrt((p * (1 - p) + q * (1 - q)) / (images + 2))
-    low, high = max(p - q - half, -1.0), min(p - q + half, 1.0)
-    return Verdict(_outcome(low, high), "accuracy", images, gain, low, high)
+    images = pairs.images if images is None else images
+    least, needed = pairs.cases or pairs.images, None
+    if pairs.single:
+        needed = images_needed((pairs.better + pairs.worse + 2) / (pairs.cases + 2))
+    part = partial(Verdict, metric=metric, images=images, answers=answers, pairs=pairs, lone=lone)
+    if least < MIN_TEST_IMAGES:
+        needed = max(needed, MIN_TEST_IMAGES) if needed else None
+        why = f"with {images} test image{'s' * (images != 1)}"
+        if least != images:
+            why += f" of {least} patient{'s' * (least != 1)}: {MIN_TEST_IMAGES} are the least"
+        return part("unknown", needed=needed, why=why)
+    gain, low, high = (pairs.together - pairs.alone) / pairs.images, None, None
+    side = (pairs.better - pairs.worse) * gain  # of few patients with many images: below 0
+    told = pairs.p <= FALSE_ALARMS and side > 0
+    if pairs.single:
+        low, high = paired_interval(pairs.better, pairs.worse, pairs.images)
+        if not told:
+            low, high = min(low, 0.0), max(high, 0.0)
+    elif not pairs.cases:
+        low, high = interval_of_counts(pairs.together, pairs.alone, pairs.images)
+        told = low > 0 or high < 0
+    said: Outcome = "unknown" if not told else "paid" if gain > 0 else "harmed"
+    return part(said, gain=gain, low=low, high=high, needed=needed)
 
 
 def paired_interval(b: int, c: int, images: int) -> tuple[float, float]:
     """Return the 95 % interval of (b - c) / images (head of this module), cut off at -1 and 1."""
     p, q = (b + 1) / (images + 2), (c + 1) / (images + 2)
     half = Z95 * math.sqrt((p + q - (p - q) ** 2) / (images + 2))
+    return max(p - q - half, -1.0), min(p - q + half, 1.0)
+
+
+def interval_of_counts(together: int, alone: int, images: int) -> tuple[float, float]:
+    """Return the 95 % interval of a difference of shares that count as independent.
+
+    As long as both models are right on mostly the same images, it is wider than the paired one.
+    """
+    p, q = (together + 1) / (images + 2), (alone + 1) / (images + 2)
+    half = Z95 * math.sqrt((p * (1 - p) + q * (1 - q)) / (images + 2))
     return max(p - q - half, -1.0), min(p - q + half, 1.0)
 
 
@@ -238,9 +282,73 @@ def images_needed(differ: float) -> int:
     return math.ceil((Z95 + _Z80) ** 2 * (differ - GAIN_TO_DETECT**2) / GAIN_TO_DETECT**2)
 
 
-def _outcome(low: float, high: float) -> Outcome:
-    if low > 0:
-        return "paid"
-    if high < 0:
-        return "harmed"
-    return "same" if -NEGLIGIBLE_GAIN <= low and high <= NEGLIGIBLE_GAIN else "unknown"
+@dataclass(frozen=True, config=CLOSED)
+class SiteJoining:
+    """What is known of one site: its name, its verdict, its labels to learn from alone.
+
+    right: right answers of the model in use, of how many test images; None: not measured.
+    """
+
+    name: str
+    verdict: Verdict
+    labelled: int
+    right: tuple[int, int] | None = None
+
+    @property
+    def line(self) -> str:
+        """The site's verdict as a sentence; a site without labels has its own."""
+        if self.verdict.pairs is None and not self.labelled and self.right is not None:
+            right, of = self.right
+            return f"No labels to learn from alone, nothing to compare: {right} of {of} test "\
+                "images right together."  # fmt: skip
+        return self.verdict.line
+
+
+def joining_lines(
+    sites: Sequence[SiteJoining], lone: str = "", together: Pairs | None = None
+) -> list[str]:
+    """Return whether joining paid, over all sites and site by site: a sentence a line.
+
+    lone: what "alone" is (`Method.lone_model`). together: the sum over sites where single sites are
+    not known (masked sums).
+    """
+    compared = [one for one in sites if one.verdict.pairs is not None]
+    pooled = together or pooled_pairs(one.verdict.pairs for one in compared)
+    if pooled is None:
+        lines = ["Cannot tell whether joining paid: no site has test images, a model of its own "
+                 "and one that others had a part in."]  # fmt: skip
+    else:
+        lines = [verdict_of(pooled, lone=lone).line]
+    named: dict[Outcome, list[str]] = {"paid": [], "harmed": [], "unknown": []}
+    for one in compared:
+        named[one.verdict.outcome].append(one.name)
+    for outcome, words in _NAMED.items() if compared else ():
+        names = named[outcome]
+        lines.append(
+            f"{words} {len(names)} of {len(compared)} sites{f' ({_first(names)})' * bool(names)}."
+        )
+    without = [
+        f"{one.name} is right on {one.right[0]} of {one.right[1]} together"
+        for one in sites
+        if one.verdict.pairs is None and not one.labelled and one.right is not None
+    ]
+    if without and compared:
+        lines.append(f"No labels to learn from alone, nothing to compare: {_first(without)}.")
+    return lines
+
+
+def pooled_pairs(every: Iterable[Pairs | None]) -> Pairs | None:
+    """Return the sum of the pairs that there are; None where there are none."""
+    found = [one for one in every if one is not None]
+    return reduce(Pairs.__add__, found) if found else None
+
+
+_NAMED: Final[Mapping[Outcome, str]] = {
+    "paid": "Gained beyond chance:",
+    "harmed": "Lost beyond chance:",
+    "unknown": "Cannot be told:",
+}
+
+
+def _first(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)

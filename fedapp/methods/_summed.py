@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedapp.core.errors import ProtocolError
+from fedapp.evaluation.verdict import PAIRS
 from fedapp.learn.metrics import CALIBRATION_BINS
 from fedapp.learn.params import Params, Schema
 from fedapp.methods.base import Method
@@ -36,7 +37,7 @@ Row = NDArray[np.float64]
 FACT_COUNTS = ("labelled", "unlabelled", "val", "test", "bagged")
 """The numbers in a site's facts."""
 LOSS = "loss"
-METRICS = (LOSS, STEPS, IMAGES, "pseudo_wrong", "pseudo_total")
+METRICS = (LOSS, STEPS, IMAGES, "pseudo_wrong", "pseudo_total", *PAIRS)
 """Metrics that every method has."""
 TEST = "test"
 PARTS = ("val", TEST)

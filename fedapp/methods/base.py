@@ -563,6 +563,11 @@ class Method(ABC, Generic[State]):
         return ()
 
     @property
+    def lone_model(self) -> str:
+        """What the model is that a site made alone, for people to read."""
+        return "a network"
+
+    @property
     def called(self) -> str:
         """The name by which people know the method with these settings."""
         return self.name

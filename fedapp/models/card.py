@@ -12,6 +12,7 @@ from fedapp.core.formatting import percent
 from fedapp.core.names import markdown_escaped
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.model_selection import USED, Candidate
+from fedapp.evaluation.verdict import SiteJoining
 from fedapp.models.conformal import DEFAULT_COVERAGE, coverage_caution
 from fedapp.models.description import (
     DESCRIPTION,
@@ -157,7 +158,9 @@ def joining_verdict(description: Description) -> str:
     """Return the sentence that says whether joining paid, as far as the test images tell."""
     if (verdict := description.choice.verdict) is None:
         return "Whether joining paid was not asked: the run did not keep what it takes."
-    return verdict.line
+    origin, test = description.origin, description.results.test
+    right = (test.right, test.images) if test.images else None
+    return SiteJoining(origin.called, verdict, origin.labelled, right).line
 
 
 def when(description: Description) -> str:
@@ -209,8 +212,6 @@ def _others(others: AllSitesSummary | None) -> list[str]:
     return [
         "The models of all sites of the run, on their own test images, by share of labels:",
         "\n".join(rows),
-        f"Of {others.compared} sites that also have a model trained alone, {others.harmed} keep "
-        "one with fewer right test images; on few images that may be chance.",
     ]
 
 

@@ -240,8 +240,8 @@ class AllSitesSummary:
     """
 
     groups: tuple[LabelShareGroup, ...]
-    compared: _Count
-    harmed: _Count
+    compared: _Count = 0
+    harmed: _Count = 0
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -12,7 +12,6 @@ from shutil import copy2
 
 from fedapp.core.disk import remove_stale, write_atomic, write_error
 from fedapp.core.errors import RunError
-from fedapp.evaluation.model_selection import Choice
 from fedapp.learn.metrics import LABEL_GROUPS, label_group
 from fedapp.learn.params import digest_of
 from fedapp.models.card import CARD, model_card
@@ -133,16 +132,11 @@ def write_all_sites_summaries(root: Path) -> None:
 def summarise_sites(models: Sequence[Description]) -> AllSitesSummary:
     """Return the summary of the models of all sites of a run on their own test images."""
     groups: list[list[Description]] = [[] for _ in LABEL_GROUPS]
-    compared = harmed = 0
     for one in models:
-        origin, choice = one.origin, one.choice
+        origin = one.origin
         groups[label_group(origin.labelled / max(origin.labelled + origin.unlabelled, 1))].append(
             one
         )
-        alone = Choice(choice.candidates).alone
-        if alone and alone.test_images and not all(c.alone for c in choice.candidates):
-            compared += 1
-            harmed += one.results.test.right < alone.test_right
     return AllSitesSummary(
         groups=tuple(
             LabelShareGroup(
@@ -152,7 +146,5 @@ def summarise_sites(models: Sequence[Description]) -> AllSitesSummary:
                 sum(one.results.test.images for one in group),
             )
             for labels, group in zip(LABEL_GROUPS, groups, strict=True)
-        ),
-        compared=compared,
-        harmed=harmed,
+        )
     )

@@ -8,13 +8,12 @@ from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.run_folder import find_run
 from fedapp.reports.helper_graph import helper_graph
 from fedapp.reports.layout import Block, blocks_page
-from fedapp.reports.run_accuracy import before_and_after, harmed_sites, learning_curves
+from fedapp.reports.run_accuracy import before_and_after, joining_of, learning_curves, who_gained
 from fedapp.reports.run_classes import (
     calibration,
     class_mix,
     classes_found,
     confusion_block,
-    joining_summary,
     pseudo_labels,
 )
 from fedapp.reports.run_record import RunRecord, is_run, read_run
@@ -120,7 +119,7 @@ def run_page(runs: Sequence[RunRecord]) -> str:
     lead = [
         f"{run.name}: {text}" if several else text
         for run in runs
-        for text in (joining_summary(run), result_sentence(run), *run.counting_notes)
+        for text in (*joining_of(run), result_sentence(run), *run.counting_notes)
     ]
     return blocks_page(title, lead, subjects, first)
 
@@ -129,11 +128,11 @@ def blocks_of(run: RunRecord) -> list[Block]:
     """Return all blocks of a run's page: always as many, in the same order."""
     tested = run.evaluations()
     return [
+        who_gained(run),
         Block("How the numbers were made", "", tables=[protocol_table(run)]),
         warnings(run),
         learning_curves(run),
         before_and_after(run),
-        harmed_sites(run),
         classes_found(run),
         class_mix(run),
         helper_graph(run),

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedapp.core.formatting import percent
+from fedapp.evaluation.confidence_intervals import wilson
+from fedapp.evaluation.verdict import Outcome, joining_lines
 from fedapp.learn.metrics import SHARES_OF_LABELS
-from fedapp.protocol.messages import ANSWERS
+from fedapp.protocol.messages import ALL_SITES, ANSWERS
 from fedapp.reports.charts import (
     GROUP_MARKS,
     IntervalRow,
@@ -35,8 +37,8 @@ _ABOUT_CURVES = (
     "few points is chance where sites have few test images."
 )
 BY_IMAGE = (
-    "The thin lines are 95 % intervals (Wilson) that count images as independent, since the server "
-    "knows no patients: where the two overlap, the change may be chance."
+    "The thin lines are 95 % intervals (Wilson) of each share by itself, by image, since the "
+    "server knows no patients."
 )
 _ABOUT_PAIRS = (
     "Each row is a site: hollow after the warm-up, filled after the last round, on the same test "
@@ -44,7 +46,23 @@ _ABOUT_PAIRS = (
 )
 WARM_UP = "after the warm-up"
 MOST_ROWS = 40
-"""Sites in a table of those that lost; the others are counted."""
+"""Sites that are drawn; the others are counted."""
+GAINED = "Who gained by joining"
+NOT_COMPARED = "No site has test images and both a model of its own and one of others too."
+_ABOUT_GAINED = (
+    "Hollow: alone; filled: together, on the same test images of the site; of each kind the model "
+    "that its validation images choose. Circle: gained beyond chance; square: lost; grey diamond: "
+    "cannot be told. Better, worse: images (patients, where they are known) that only one of both "
+    "answers rightly. A site is named by McNemar's exact test: of sites without a true difference "
+    "at most 1 in 20 is. Thin lines: 95 % intervals of each share by itself (Wilson), which may "
+    "overlap where the same images tell a difference."
+)
+_DRAWN: Mapping[Outcome, tuple[str, str, str]] = {
+    "harmed": ("c2", "s", "lost"),
+    "paid": ("c0", "o", "gained"),
+    "unknown": ("soft", "D", "cannot be told"),
+}
+"""Colour, mark and word of each outcome."""
 COMMON_START = "With this method the warm-up is common to all sites: hollow is no site's own model."
 
 
@@ -258,47 +276,38 @@ def before_after_chart(
     return intervals(title, rows, alternative)
 
 
-def harmed_sites(run: RunRecord) -> Block:
-    """Return the sites whose model is right on fewer images than one without the federation."""
-    title = "Who was harmed"
-    reading = (
-        "Sites whose model at the end is right on fewer of its own test images than a model "
-        "without the federation. Within chance: the two 95 % intervals overlap, so another draw "
-        "of test images could turn it around."
-    )
-    tables, lines = [], []
-    references = [(WARM_UP, {s.number: s.after_warm_up for s in run.sites})]
-    alone = {s.number: s.latest("test_alone") for s in run.sites}
-    if any(alone.values()):
-        references.insert(0, ("trained alone", alone))
-    for name, reference in references:
-        pairs = [(s, r, n) for s in run.sites if (r := reference[s.number]) and (n := s.latest())]
-        if not pairs:
-            continue
-        worse = [pair for pair in pairs if pair[2].right < pair[1].right]
-        worse.sort(key=lambda pair: pair[2].share - pair[1].share)
-        better = sum(now.right > other.right for _, other, now in pairs)
-        whose = (
-            "the common model" if name == WARM_UP and warm_up_is_common(run) else "its own model"
-        )
-        lines.append(
-            f"Against {whose} {name}: {len(worse)} of {len(pairs)} sites are worse, {better} "
-            f"better, {len(pairs) - len(worse) - better} equal."
-        )
-        if worse:
-            columns = ["Site", "Labels, %", f"Right {name}", "Right at the end", "Worse"]
-            rows = [_row_of_worse(*pair) for pair in worse[:MOST_ROWS]]
-            more = len(worse) - MOST_ROWS
-            notes = [f"And {more} more that lost less."] if more > 0 else []
-            tables.append(Table(f"Worse than {name}", columns, rows, notes, labels=1))
-    if not lines:
-        return Block(title, reading, missing="No site has test images that were measured twice.")
-    return Block(title, reading, tables=tables, lines=lines)
+def joining_of(run: RunRecord) -> list[str]:
+    """Return whether joining paid, over all sites and by name: a sentence a line."""
+    every = [site.standing.joining for site in run.sites]
+    if [site.number for site in run.sites] == [ALL_SITES]:
+        return joining_lines([], run.lone, every[0].verdict.pairs)
+    return joining_lines(every, run.lone)
 
 
-def _row_of_worse(site: SiteRecord, other: RightAnswers, now: RightAnswers) -> list[str]:
-    chance = "within chance" if now.interval[1] >= other.interval[0] else "clearly"
-    return [site.name, percent(site.standing.facts.mu), str(other), str(now), chance]
+def who_gained(run: RunRecord) -> Block:
+    """Return every site alone and together, drawn by its verdict, those that lost first."""
+    compared = [s for s in run.sites if s.number != ALL_SITES and s.standing.verdict.pairs]
+    if not compared:
+        return Block(GAINED, _ABOUT_GAINED, missing=NOT_COMPARED)
+    compared.sort(key=lambda s: (list(_DRAWN).index(s.standing.verdict.outcome), s.number))
+    rows, drawn = [], []
+    for site in compared[:MOST_ROWS]:
+        said, pairs = site.standing.verdict, site.standing.verdict.pairs
+        assert pairs is not None
+        colour, mark, word = _DRAWN[said.outcome]
+        known = [str(n) for n in (pairs.better, pairs.worse)] if pairs.cases else [DASH, DASH]
+        rows.append([site.name, percent(site.standing.facts.mu), str(pairs.alone),
+                     str(pairs.together), str(pairs.images), *known, word])  # fmt: skip
+        ends = [ShareInterval(right / pairs.images, wilson(right, pairs.images), kind)
+                for right, kind in ((pairs.alone, "soft"), (pairs.together, colour))]  # fmt: skip
+        counts = f"{pairs.alone} → {pairs.together} of {pairs.images}"
+        drawn.append(IntervalRow(site.name, ends, counts, mark))
+    more = len(compared) - MOST_ROWS
+    notes = [f"And {more} more sites."] if more > 0 else []
+    columns = ["Site", "Labels, %", "Alone", "Together", "Of", "Better", "Worse", "Joining"]
+    table = Table("Alone and together", columns, rows, notes, labels=1)
+    words = " ".join(joining_of(run)[:3])
+    return Block(GAINED, _ABOUT_GAINED, [Figure(intervals(GAINED, drawn, words), words, table)])
 
 
 def _change_in_images(site: SiteRecord) -> int:

@@ -4,7 +4,6 @@ Metrics of a class are computed over the images of all sites together, not as me
 site with two images of a class finds 0, 50 or 100 % of them.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -67,20 +66,6 @@ _ABOUT_AUROC = (
 )
 PseudoLabelCounts = Mapping[str, Sequence[int]]
 """A `messages.PseudoLabels` in the form that sites.jsonl has."""
-
-
-def joining_summary(run: RunRecord) -> str:
-    """Return one sentence that counts the sites' verdicts on joining."""
-    found = Counter(site.standing.verdict.said for site in run.sites)
-    known = len(run.sites) - found["unknown"]
-    if not known:
-        return "Cannot tell at any site whether joining paid: too few test images, or no model "\
-            "trained alone beside."  # fmt: skip
-    return (
-        f"Joining paid at {found['paid']} of {len(run.sites)} sites, did harm at "
-        f"{found['harmed']} and changed little at {found['same']}; cannot tell at "
-        f"{found['unknown']}."
-    )
 
 
 def classes_found(run: RunRecord) -> Block:

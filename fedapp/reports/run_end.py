@@ -8,23 +8,25 @@ it is made of, because a percentage of a few images says little. The functions r
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from textwrap import wrap
 
 from fedapp.core.formatting import duration, percent, size
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
+from fedapp.evaluation.verdict import PAIRS, Pairs, SiteJoining, Verdict, joining_lines, verdict_of
 from fedapp.experiment.run_folder import Row, runs_root
 from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, worst_decile
 from fedapp.protocol.messages import ALL_SITES
 
 FEW_SITES = 10
 """With at most this many sites each site has a line; with more, groups of sites have one."""
-MOST_MOVERS = 3
-"""How many sites are named of those that gained most, and of those that lost most."""
 MOST_FINDINGS = 6
 """How many findings have a line."""
 MOST_NAMED = 4
 """How many sites are named in a list that could be long."""
 LABEL_WIDTH, CELL_WIDTH = 48, 13
 """Characters of a line's first column, and of each column of numbers."""
+WIDTH = 100
+"""Characters of a line, at most."""
 WARMUP, ALONE, COMMON, FINAL, VALIDATION = (
     "warmup_accuracy",
     "alone_accuracy",
@@ -55,7 +57,11 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
         (_by_site if few else _by_labels)(per_site, _round_zero(summary)),
         _findings(summary),
         [
-            *_movers(per_site, few, _round_zero(summary)),
+            *(
+                part
+                for line in joining_of(summary, per_site)
+                for part in wrap(line, WIDTH, subsequent_indent="  ")
+            ),
             *([] if few else _untested_sites(summary, per_site)),
             *_caveats_of_sites(per_site),
             *_caveats_of_run(summary),
@@ -83,7 +89,7 @@ def headline(summary: Row) -> str:
 
 def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     """Return right answers over the images of all sites, beside the mean of the sites' shares."""
-    mean, answers = summary.get("mean_test_accuracy") or {}, summary.get("answers") or {}
+    mean, answers = summary.get("mean_test_accuracy") or {}, {**(summary.get("answers") or {})}
     last, chosen = summary["rounds"], mean.get("best_by_validation_round")
     best = ", best on validation"
     table = [
@@ -104,13 +110,16 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     ):
         if name in answers:
             if name == "alone" and (without := answers[name].get("sites_without")):
-                label = f"each site trained alone; {without} without: guesses"
+                label = f"each site trained alone, without {without} that cannot"
+                answers["alone"] = {"final": _mean(_known(per_site, ALONE))}
             table.append((label, column, answers[name]["final"]))
     head = _line("Right answers on the sites' own test images", "right / of", "%", "sites' mean")
-    rows = [with_guess(row) for row in per_site]
     return [
         head,
-        *(_line(f"  {label}", *_sum_of_right(rows, c), percent(mean)) for label, c, mean in table),
+        *(
+            _line(f"  {label}", *_sum_of_right(per_site, column), percent(mean))
+            for label, column, mean in table
+        ),
     ]
 
 
@@ -141,16 +150,6 @@ def _is_one_sum(per_site: Sequence[Row]) -> bool:
 def _round_zero(summary: Row) -> str:
     """Return the name of round 0; runs of earlier versions do not record one."""
     return str(summary.get("begins", "warm-up"))
-
-
-def with_guess(row: Row) -> Row:
-    """Return a site's row, with the accuracy of a guess where it has no model trained alone.
-
-    The guess is uniform: over the classes, or yes and no of a finding.
-    """
-    if row.get(ALONE) is not None or not row.get("classes"):
-        return row
-    return {**row, ALONE: 1 / (2 if row.get("findings") else row["classes"])}
 
 
 def _by_site(per_site: Sequence[Row], round_zero: str) -> list[str]:
@@ -193,29 +192,23 @@ def _by_labels(per_site: Sequence[Row], round_zero: str) -> list[str]:
     return lines
 
 
-def _movers(per_site: Sequence[Row], few: bool, round_zero: str) -> list[str]:
-    """Return the sites that are worse off, in images; with many sites also those that gained."""
-    if _is_one_sum(per_site):
+def joining_of(summary: Row, per_site: Sequence[Row]) -> list[str]:
+    """Return whether joining paid, a sentence a line; [] in runs of versions without pairs."""
+    if not any(PAIRS[0] in row for row in per_site):
         return []
-    column, than = (ALONE, "alone") if _known(per_site, ALONE) else (WARMUP, round_zero)
-    changes = [(change, row) for row in per_site if (change := _change(row, column)) is not None]
-    changes.sort(key=lambda mover: (-mover[0] / mover[1]["test"], mover[1]["site"]))
-    lines = []
-    if not few:
-        gained = [mover for mover in changes if mover[0] > 0]
-        lines.append(f"Better than {than:<8}{_name_movers(gained, len(changes))}")
-    worse = [mover for mover in reversed(changes) if mover[0] < 0]
-    if changes:
-        lines.append(f"Worse than {than:<9}{_name_movers(worse, len(changes))}")
-    return lines
+    lone = str(summary.get("lone_model", ""))
+    if _is_one_sum(per_site):
+        return joining_lines([], lone, Pairs.read(per_site[0]))
+    return joining_lines([site_joining(row) for row in per_site], lone)
 
 
-def _name_movers(movers: Sequence[tuple[int, Row]], of: int) -> str:
-    if not movers:
-        return f"none of {of} sites"
-    named = [f"{_short_name(row)} {n:+d} of {row['test']}" for n, row in movers[:MOST_MOVERS]]
-    more = ", ..." if len(movers) > MOST_MOVERS else ""
-    return f"{len(movers)} of {of} sites, in images: {', '.join(named)}{more}"
+def site_joining(row: Row) -> SiteJoining:
+    """Return what a site's row tells of joining."""
+    found, pairs = right_answers(row, FINAL), Pairs.read(row)
+    why = "without a model of each kind"
+    said = verdict_of(pairs) if pairs else Verdict("unknown", "accuracy", 0, why=why)
+    right = None if found is None else (found, row["test"])
+    return SiteJoining(site_name(row), said, row.get("labelled") or 0, right)
 
 
 def _kept_models(summary: Row, per_site: Sequence[Row]) -> list[str]:
@@ -228,13 +221,6 @@ def _kept_models(summary: Row, per_site: Sequence[Row]) -> list[str]:
         alone = [_short_name(row) for row in per_site if str(row["site"]) in found["alone"]]
         names = f": {_first_names(alone)}, what they trained alone" if alone else ""
         lines.append(f"Keep their own      {_ratio(len(alone), found['told'])} sites{names}")
-    verdicts = found.get("verdicts") or {}
-    if any(verdicts.values()):
-        lines.append(
-            f"Joining             paid at {verdicts['paid']} sites, did harm at "
-            f"{verdicts['harmed']}, changed little at {verdicts['same']}; cannot tell at "
-            f"{verdicts['unknown']}"
-        )
     return lines
 
 
@@ -261,12 +247,6 @@ def right_answers(row: Row, column: str) -> int | None:
         return None
     found: int = round(row[column] * row["test"])
     return found
-
-
-def _change(row: Row, column: str) -> int | None:
-    """Return the right answers at the end less those of another column; None where unknown."""
-    start, end = right_answers(row, column), right_answers(row, FINAL)
-    return None if start is None or end is None else end - start
 
 
 def _sum_of_right(rows: Sequence[Row], column: str) -> tuple[str, str]:

@@ -105,6 +105,11 @@ class RunRecord:
         return self.path.name
 
     @property
+    def lone(self) -> str:
+        """What the model is that a site makes alone; empty where the run does not say."""
+        return str((self.summary or {}).get("lone_model", ""))
+
+    @property
     def last_round(self) -> int:
         """Number of the last finished round; 0 is the warm-up."""
         return int(self.rounds[-1]["round"]) if self.rounds else 0

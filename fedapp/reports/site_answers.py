@@ -137,25 +137,51 @@ def _gain(description: Description, evidence: Evidence) -> Block | None:
     """Return the metrics of the model trained alone and of the joined one, on the same images."""
     answers = evidence.answers.get("alone"), evidence.answers.get("joined")
     verdict, truth = description.choice.verdict, evidence.labels.numpy()
-    if verdict is None or verdict.gain is None or None in answers:
+    if verdict is None or (pairs := verdict.pairs) is None or None in answers:
         return None
     alone, joined = (one.double().numpy() for one in answers if one is not None)
-    count = _counts_of_findings if description.model.finds else confusion_matrix
-    shares = [percent(float(METRICS[verdict.metric](count(one, truth)))) for one in (alone, joined)]
-    gain = _signed(verdict.gain, verdict.low, verdict.high)
-    rows = [[METRIC_NAMES[verdict.metric].capitalize(), *shares, *gain]]
+    gain = (pairs.together - pairs.alone) / pairs.images
+    shares = [percent(right / pairs.images) for right in (pairs.alone, pairs.together)]
+    rows = [["Accuracy", *shares, *_signed(gain, verdict.low, verdict.high)]]
+    if verdict.metric != "accuracy":
+        rows += _metric_gain(verdict.metric, alone, joined, evidence, description.model.finds)
     if description.model.finds:
         same = f"asked for the same {verdict.answers} findings"
     else:
         same = f"both asked for the same {len(truth)} test images"
         if joined.shape[1] == 2 and min(np.bincount(truth, minlength=2)) >= MIN_CLASS_IMAGES:
             rows.append(_auroc_gain(alone[:, 1], joined[:, 1], truth == 1, evidence.patients))
-    columns = ["Metric", "Alone, %", "Joined, %", "Gain, points", "95 % interval"]
+    columns = ["Metric", "Alone, %", "Together, %", "Gain, points", "95 % interval"]
     reading = (
-        "The best model that the site trained alone and the best that others had a part in, each "
+        "The best model that the site made alone and the best that others had a part in, each "
         f"chosen on validation images, {same}."
     )
     return Block("What joining brought", reading, tables=[Table("Gain", columns, rows, labels=1)])
+
+
+def _metric_gain(
+    metric: Metric, alone: Values, joined: Values, evidence: Evidence, finds: bool
+) -> list[list[str]]:
+    """Return a row of the metric that the run selects by; [] where it cannot be said.
+
+    alone, joined: probabilities [n, C], of findings [n, F].
+    """
+    truth, both = evidence.labels.numpy(), (alone, joined)
+    drawn = bootstrap_weights(len(truth), _DRAWS, groups=evidence.patients)
+    if finds:
+        _, label, image, of = flatten_findings(joined, truth)
+        answers = [2 * of + flatten_findings(one, truth)[0].argmax(1) for one in both]
+        label, classes, drawn = 2 * of + label, 2 * truth.shape[1], drawn[:, image]
+    else:
+        answers, label, classes = [one.argmax(1) for one in both], truth, joined.shape[1]
+    counts = [confusion_of_answers(one, label, classes) for one in answers]
+    if not enough_images_per_class(counts[0]):
+        return []
+    of_metric = METRICS[metric]
+    values = [float(of_metric(one)) for one in counts]
+    spread = [of_metric(resampled_counts(drawn, one, label, classes)) for one in answers]
+    low, high = percentile_interval(spread[1] - spread[0]) or (None, None)
+    return [[_named(metric), *map(percent, values), *_signed(values[1] - values[0], low, high)]]
 
 
 def _auroc_gain(

@@ -6,7 +6,7 @@ other sites were measured: quartiles of fewer would reveal single sites.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedapp.core.errors import ConfigError, FedAppError, RunError, name_suggestion, one_line
@@ -170,11 +170,9 @@ def _about(description: Description, folder: Path) -> Block:
 
 
 def _verdict_line(run: RunRecord, site: SiteRecord) -> str:
-    """Return the verdict on joining, from the site's model if it is here, else from the counts."""
-    folder = run.path / "models" / (site.standing.facts.name or str(site.number))
-    if (folder / DESCRIPTION).is_file() and (own := read_description(folder).choice.verdict):
-        return own.line
-    return site.standing.verdict.line
+    """Return the verdict on joining."""
+    joining = site.standing.joining
+    return replace(joining, verdict=replace(joining.verdict, lone=run.lone)).line
 
 
 def find_site(run: RunRecord, name: str) -> SiteRecord:
@@ -196,38 +194,33 @@ def _joining(run: RunRecord, site: SiteRecord) -> Block:
     start = "the common warm-up" if warm_up_is_common(run) else "its own warm-up model"
     references = [
         (start, site.after_warm_up),
-        ("its own model, trained alone", site.latest("test_alone")),
+        *_compared(site),
     ]
     if now is None:
         why = "the site has no test images, so nobody can tell. Label some and check."
         return Block(title, reading, missing=why)
-    lines = []
     known = [(what, before) for what, before in references if before]
     for what, before in known:
         rows.append([what, str(before), percent(before.share), _ends(before)])
-        lines.append(_comparison(what, before, now))
     rows.append(["the model now", str(now), percent(now.share), _ends(now)])
     table = Table("Right answers", ["Model", "Right", "%", "95 % interval, %"], rows, labels=1)
-    said = f"Now {now}. " + " ".join(lines)
-    pairs = [("alone" if "alone" in what else "warm-up", before, now) for what, before in known]
+    pairs = [("warm-up", before, now) for _, before in known[:1] if site.after_warm_up]
+    pairs += [("alone", known[-2][1], known[-1][1])] if site.standing.verdict.pairs else []
+    said = f"Now {now}."
     picture = before_after_chart("Before and now", site.group, pairs, said)
-    return Block(title, reading, [Figure(picture, f"Now {now}.", table)], lines=lines)
+    return Block(title, reading, [Figure(picture, said, table)], lines=[_verdict_line(run, site)])
+
+
+def _compared(site: SiteRecord) -> list[tuple[str, RightAnswers]]:
+    """Return the two models that the verdict compares; [] where there are not two."""
+    if (pairs := site.standing.verdict.pairs) is None:
+        return []
+    every = ("the best made alone", pairs.alone), ("the best made together", pairs.together)
+    return [(what, RightAnswers(right, pairs.images)) for what, right in every]
 
 
 def _ends(found: RightAnswers) -> str:
     return " to ".join(map(percent, found.interval))
-
-
-def _comparison(what: str, before: RightAnswers, now: RightAnswers) -> str:
-    change = now.right - before.right
-    if not change:
-        return f"As many right as {what}."
-    more = "more" if change > 0 else "fewer"
-    low, high = now.interval
-    other_low, other_high = before.interval
-    sure = low > other_high or high < other_low
-    strength = "that is not chance" if sure else "that may be chance"
-    return f"Right on {abs(change)} {more} of {now.of} images than {what}: {strength}."
 
 
 def _curve(run: RunRecord, site: SiteRecord) -> Block:

@@ -10,6 +10,7 @@ from fedapp.core.errors import ProtocolError, RunError
 from fedapp.core.settings import OWN, DataSettings
 from fedapp.data.in_memory import in_memory
 from fedapp.evaluation.findings import finding_matrices
+from fedapp.evaluation.verdict import PAIRS, PREFIX, Pairs
 from fedapp.learn.metrics import CALIBRATION_BINS, UNCERTAINTY_BINS
 from fedapp.methods.base import check_counts, check_unchanged
 from fedapp.protocol.messages import (
@@ -224,6 +225,11 @@ def _check_metrics(metrics: Mapping[str, float], facts: SiteFacts) -> None:
             raise ProtocolError(f"metric {name} = {metrics[name]:g}; must not be negative")
     most = metrics.get("pseudo_total", 0)
     check_counts(metrics, {"pseudo_total": facts.unlabelled, "pseudo_wrong": most})
+    if metrics.keys() & set(PAIRS):
+        answers = facts.test * len(facts.classes)  # of findings an image has several
+        check_counts(metrics, {**dict.fromkeys(PAIRS, answers), f"{PREFIX}cases": facts.test})
+        if Pairs.read(metrics) is None:
+            raise ProtocolError("pairs of right answers that no test images can have")
 
 
 DataKind = tuple[tuple[int, ...], tuple[str, ...], str]

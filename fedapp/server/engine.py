@@ -381,6 +381,7 @@ class Engine:
             "preset": self.experiment.name,
             "method": self.experiment.method.called,
             "begins": self.experiment.method.begins,
+            "lone_model": self.experiment.method.lone_model,
             "seed": self.experiment.seed,
             "sites": sites,
             "sites_expected": max(sites, self.experiment.split.num_clients),

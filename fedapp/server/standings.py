@@ -25,7 +25,7 @@ from fedapp.evaluation.classification_metrics import (
 from fedapp.evaluation.findings import metric_over_findings
 from fedapp.evaluation.model_selection import Choice, candidates
 from fedapp.evaluation.ranking_metrics import PooledScores, class_means
-from fedapp.evaluation.verdict import Outcome, Verdict, verdict_of_counts
+from fedapp.evaluation.verdict import PAIRS, Outcome, Pairs, SiteJoining, Verdict, verdict_of
 from fedapp.learn.metrics import worst_decile
 from fedapp.methods._summed import MEAN_OF, SITES_OF, SQUARE_OF, TRAINED
 from fedapp.protocol.messages import (
@@ -89,6 +89,8 @@ class Standing:
     steps: float = 0.0
     images: float = 0.0
     means: Mapping[str, SummedAccuracies] = field(default_factory=dict)
+    pairs: Pairs | None = None
+    """Right answers together and alone, as the site counts them itself; None: it did not."""
 
     def accuracy(self, part: str) -> float | None:
         """Return the last accuracy on "val", "test" or "test_before"; None without images."""
@@ -114,17 +116,28 @@ class Standing:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether joining paid, as far as the numbers of right test images tell."""
-        joined, alone = self.choice.joined, self.choice.alone
-        tested = self.latest.get("test")
-        if tested is not None and len(tested.confusion) > self._names:
-            why = "from counts of findings, of which an image has several; the site's own page can"
-            return Verdict("unknown", "accuracy", self.facts.test, why=why)
-        if joined is None or alone is None or joined.test_images != alone.test_images:
-            return Verdict(
-                "unknown", "accuracy", self.facts.test, why="without a model of each kind"
-            )
-        return verdict_of_counts(joined.test_right, alone.test_right, joined.test_images)
+        """Whether joining paid, by the site's own pairs, else by numbers of right test images."""
+        if (pairs := self.pairs or self._counted) is not None:
+            return verdict_of(pairs)
+        why = "without a model of each kind" if self.facts.test else "without test images"
+        return Verdict("unknown", "accuracy", self.facts.test, why=why)
+
+    @property
+    def _counted(self) -> Pairs | None:
+        """Right answers of the two candidates; None: there are no two, or they are of findings."""
+        joined, alone, tested = self.choice.joined, self.choice.alone, self.latest.get("test")
+        if tested is None or len(tested.confusion) > self._names or joined is None or alone is None:
+            return None
+        images = joined.test_images
+        same = images and images == alone.test_images
+        return Pairs(images, joined.test_right, alone.test_right) if same else None
+
+    @property
+    def joining(self) -> SiteJoining:
+        """What is known of the site for `joining_lines`."""
+        name, tested = self.facts.name or f"site {self.facts.site}", self.latest.get("test")
+        right = (tested.correct, tested.samples) if tested and tested.samples else None
+        return SiteJoining(name, self.verdict, self.facts.labelled, right)
 
     def after(
         self, reply: Reply, joins_at: float, metric: Metric = "accuracy", least: float = 0.0
@@ -147,6 +160,7 @@ class Standing:
             of_patients=self.of_patients or bool(reply.metrics.get(EPSILON_OF_PATIENTS, 0)),
             steps=self.steps + reply.metrics.get(STEPS, 0),
             images=self.images + reply.metrics.get(IMAGES, 0),
+            pairs=Pairs.read(reply.metrics) or self.pairs,
         )
         if reply.round == 0:
             return replace(now, warmup_accuracy=now.accuracy("test"))
@@ -412,6 +426,7 @@ class Standings:
         helpers: returns the text of the column "helpers" for a site.
         """
         measured = {part for site in self.sites.values() for part in site.latest}
+        compared = {k: of for k, site in self.sites.items() if (of := site.verdict.pairs)}
         return [
             {
                 "site": number,
@@ -436,6 +451,8 @@ class Standings:
                     for answer in ANSWERS
                     if f"test_{answer}" in measured
                 },
+                **(dict.fromkeys(PAIRS) if compared else {}),
+                **(compared[number].numbers if number in compared else {}),
                 "rounds_trained": site.rounds_trained,
                 "rounds_skipped": site.rounds_skipped,
                 "helpers": helpers(number),
@@ -452,8 +469,7 @@ class Standings:
         The server can only estimate it: a site keeps its model as it was before noise was added.
         mean: mean accuracy on the sites' test images. told: number of sites that could choose
         between a model trained alone and one with a part of other sites. alone: those of them that
-        keep the former, with the round of the model. verdicts: number of sites by the outcome of
-        `verdict_of_counts`. A site itself knows which images were right, and can decide more often.
+        keep the former, with the round of the model. verdicts: number of sites by outcome.
         """
         choices = {k: site.choice for k, site in sorted(self.sites.items()) if k != ALL_SITES}
         tested = [kept for c in choices.values() if (kept := c.kept) and kept.test_images]
@@ -466,7 +482,7 @@ class Standings:
                 if c.helped is False and (kept := c.kept)
             },
             "verdicts": {
-                kind: sum(self.sites[k].verdict.said == kind for k in choices)
+                kind: sum(self.sites[k].verdict.outcome == kind for k in choices)
                 for kind in get_args(Outcome)
             },
         }

@@ -31,7 +31,7 @@ from fedapp.evaluation.model_selection import (
     Choice,
     candidates,
 )
-from fedapp.evaluation.verdict import verdict
+from fedapp.evaluation.verdict import Verdict, verdict
 from fedapp.learn.params import Params, digest_of, to_bytes, without
 from fedapp.learn.predictors import Predictor
 from fedapp.methods.base import SiteContext, SiteReport
@@ -60,14 +60,17 @@ class KeptModel:
     folder: Path
     maker: ModelMaker
 
-    def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
-        """Keep the model of a task if the rule chooses it. Raises StoreError."""
+    def take(self, task: Task, report: SiteReport, site: SiteContext) -> Mapping[str, float]:
+        """Keep the model of a task if the rule chooses it; return the pairs of the verdict so far.
+
+        Raises StoreError.
+        """
         apart = report.learned and task.round < self.maker.experiment.method.joins_at
         rounds = self.maker.experiment.rounds
         by = rounds.chosen_by, rounds.min_sensitivity, len(self.maker.facts.classes)
         new = candidates(task.round, report.evaluations, apart, *by)
         if not new:
-            return
+            return {}
         held = self._held()
         if held is not None and not self._ours(held.origin):
             log.warning(
@@ -75,16 +78,18 @@ class KeptModel:
                 "is kept: move that folder away, or choose another runtime.run_name",
                 self.folder, held.origin.preset, held.origin.seed,
             )  # fmt: skip
-            return
+            return {}
         before = Choice(held.choice.candidates if held else ())
         choice = before.after(new)
         kept = choice.kept
         at = _Moment(choice, new, *as_measured(task, report, site))
+        said = held.choice.verdict if held else None
         if kept in new and kept != before.kept:
-            self._keep(kept, at, report)
+            said = self._keep(kept, at, report)
         elif held is not None and choice != before:
             evidence = self._evidence(at)
-            self._write(replace(held, others=None), None, at, evidence)
+            said = self._write(replace(held, others=None), None, at, evidence)
+        return said.pairs.numbers if said and said.pairs else {}
 
     def _held(self) -> Description | None:
         """Return the description of the kept model; None if there is none, or if it is damaged."""
@@ -102,7 +107,7 @@ class KeptModel:
         # Code and versions do not count: a run may be resumed with newer ones.
         return replace(found, code=runs.code, versions=runs.versions) == runs
 
-    def _keep(self, kept: Candidate, at: "_Moment", report: SiteReport) -> None:
+    def _keep(self, kept: Candidate, at: "_Moment", report: SiteReport) -> Verdict:
         """Write the networks of a candidate, with its results and the evidence for them."""
         ending = "" if kept.answer == USED else f"_{kept.answer}"
         reported = {
@@ -116,7 +121,7 @@ class KeptModel:
         evidence = self._evidence(at, {kept: made.tested})
         evidence = evidence.with_answers("kept", kept, made.tested)
         inputs = site.labelled_part("test")[0]
-        self._write(made.description, made.blob, at, evidence.with_mistakes(inputs))
+        said = self._write(made.description, made.blob, at, evidence.with_mistakes(inputs))
         # A person reads the log of a real site; in a simulation all sites share one log.
         log.log(
             logging.INFO if site.data.audit is None else logging.DEBUG,
@@ -124,8 +129,9 @@ class KeptModel:
             "%s; it is in %s%s",
             at.task.site, kept.round, kept.val_right, kept.val_images,
             "findings" if site.data.finds else "images", self.folder,
-            "; the site trained it alone: joining has not helped yet" * (choice.helped is False),
+            "; the site trained it alone" * (choice.helped is False),
         )  # fmt: skip
+        return said
 
     def _rule(self, kept: Candidate, at: "_Moment") -> str:
         """Return the rule by which a candidate is kept, as a text for a person."""
@@ -176,18 +182,19 @@ class KeptModel:
 
     def _write(
         self, made: Description, blob: bytes | None, at: "_Moment", evidence: Evidence
-    ) -> None:
+    ) -> Verdict:
         """Write the evidence and the model, with the verdict and the warnings that follow."""
         write_evidence(self.folder, evidence)
         choice, labels = at.choice, evidence.labels.numpy()
         both = evidence.of("joined", choice.joined), evidence.of("alone", choice.alone)
         joined, alone = (None if one is None else one.double().numpy() for one in both)
-        by = self.maker.experiment.rounds.chosen_by
-        said = verdict(joined, alone, labels, by, evidence.patients)
+        by, lone = self.maker.experiment.rounds.chosen_by, self.maker.experiment.method.lone_model
+        said = verdict(joined, alone, labels, by, evidence.patients, lone)
         why = replace(made.choice, helped=choice.helped, candidates=choice.candidates, verdict=said)
         files = self.maker.experiment.model.files
         warned = model_warnings(made, evidence, choice)
         write_model(self.folder, replace(made, choice=why, lights=warned), blob, files)
+        return said
 
 
 def _learned(data: SiteData) -> Tensor:

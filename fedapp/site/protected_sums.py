@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fedapp.core.errors import ConfigError, FedAppError, WithheldError, one_line
+from fedapp.evaluation.verdict import PAIRS
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.methods._summed import Layout, Row
 from fedapp.methods.base import ImageLevel, Method, SiteContext, SiteReport
@@ -100,7 +101,7 @@ def protected(
     return replace(
         report,
         contents=contents,
-        metrics=told,
+        metrics=told if real else {n: v for n, v in report.metrics.items() if n in PAIRS} | told,
         evaluations={} if real else report.evaluations,
         holds=holds,
         helpers=(),

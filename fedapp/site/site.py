@@ -56,8 +56,11 @@ log = logging.getLogger(__name__)
 class Keeper(Protocol):
     """Keeps the results of a run that a site is to have, at the site."""
 
-    def take(self, task: Task, report: SiteReport, site: SiteContext) -> None:
-        """Keep the results of a task. Its report is neither clipped nor has it noise yet."""
+    def take(self, task: Task, report: SiteReport, site: SiteContext) -> Mapping[str, float]:
+        """Keep the results of a task. Its report is neither clipped nor has it noise yet.
+
+        Returns metrics that the server may know of what is kept (`verdict.PAIRS`).
+        """
 
 
 @dataclass(frozen=True)
@@ -168,13 +171,12 @@ class SiteClient:
         scored_before = self.scores.misses
         with counting_work() as work:
             report = self.experiment.method.site_round(task, context)
-            if self.keeper is not None:
-                self.keeper.take(task, report, context)
+            pairs = {} if self.keeper is None else self.keeper.take(task, report, context)
         # Only logged, and no metric: a round that is repeated finds its scores in the cache.
         if scored := self.scores.misses - scored_before:
             log.info("site %d, round %d: %d models scored", task.site, task.round, scored)
         counts = {STEPS: work.steps, IMAGES: work.images} if work.steps else {}
-        return replace(report, metrics={**report.metrics, **counts})
+        return replace(report, metrics={**report.metrics, **counts, **pairs})
 
     def _may_leave(self, task: Task, report: SiteReport, context: SiteContext) -> SiteReport:
         """Return what may leave the site of a report. At a plain site that is all of it."""

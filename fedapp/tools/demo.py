@@ -9,8 +9,8 @@ from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.run_folder import RunFolder, check_name, runs_root
 from fedapp.reports.comparison.figures import png
 from fedapp.reports.report import write_reports
-from fedapp.reports.run_end import headline, run_name
-from fedapp.reports.who_gained import gains, in_words, who_gained
+from fedapp.reports.run_end import headline, joining_of, run_name
+from fedapp.reports.who_gained import gains, who_gained
 from fedapp.simulation.loopback import run_loopback
 
 PRESET = "digits_demo"
@@ -42,13 +42,14 @@ def demo(out: Path | None = None, **over: Scalar) -> list[str]:
     print(f"{sites} simulated sites share scikit-learn's digits; some labelled all, some none.")
     print("Each trains alone, and together with the others: half a minute to two.", flush=True)
     run_loopback(experiment, lambda summary, *_: headline(summary))
-    found = gains(RunFolder(folder).per_site())
-    write_atomic(folder / PICTURE, png(who_gained(found)), durable=False)
+    files = RunFolder(folder)
+    rows, summary = files.per_site(), files.read_json("summary.json") or {}
+    write_atomic(folder / PICTURE, png(who_gained(gains(rows))), durable=False)
     [page] = write_reports([str(folder)])
     name = run_name(folder)
     return [
         "",
-        *in_words(found),
+        *joining_of(summary, rows),
         f"Picture of who gained: {folder / PICTURE}",
         f"Page of the run:       {page}",
         "Next:",

@@ -49,6 +49,7 @@ from fedapp.methods.closed_form._contents import (
     role_asked_for,
 )
 from fedapp.methods.closed_form._features import (
+    SAME_ALONE,
     FeatureName,
     feature_incompatibilities,
     learned_features_reason,
@@ -164,6 +165,11 @@ class OneRound(Method[Solved]):
         return {role: False} if (role := role_asked_for(task)) else {}
 
     # --- site -------------------------------------------------------------------------------------
+
+    @property
+    def lone_model(self) -> str:
+        """The same, of the site's own images alone."""
+        return SAME_ALONE
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Compute sums or votes, or evaluate; that is cached, since a solution does not change."""

@@ -70,6 +70,7 @@ from fedapp.methods.closed_form._contents import (
 )
 from fedapp.methods.closed_form._features import (
     NO_FEATURES,
+    SAME_ALONE,
     FeatureNameOrNone,
     feature_incompatibilities,
 )
@@ -318,6 +319,11 @@ class PriorShift(Method[Sure]):
         right = sure & (label == truth)
         both = (torch.bincount(of[which], minlength=groups).tolist() for which in (right, sure))
         return next(both), next(both)
+
+    @property
+    def lone_model(self) -> str:
+        """The network that it trains alone, else the closed form of its own images."""
+        return SAME_ALONE if self.closed != NO_FEATURES and not self.alone else super().lone_model
 
     def _trained_alone(self, task: Task, site: SiteContext) -> Params | None:
         """Train the site's own model on its labelled images and return it."""
