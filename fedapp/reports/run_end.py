@@ -12,7 +12,7 @@ from textwrap import wrap
 
 from fedapp.core.formatting import duration, percent, size
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
-from fedapp.evaluation.verdict import PAIRS, Pairs, SiteJoining, Verdict, joining_lines, verdict_of
+from fedapp.evaluation.verdict import Pairs, SiteJoining, Verdict, joining_lines, verdict_of
 from fedapp.experiment.run_folder import Row, runs_root
 from fedapp.learn.metrics import SHARES_OF_LABELS, label_group, worst_decile
 from fedapp.protocol.messages import ALL_SITES
@@ -194,9 +194,8 @@ def _by_labels(per_site: Sequence[Row], round_zero: str) -> list[str]:
 
 def joining_of(summary: Row, per_site: Sequence[Row]) -> list[str]:
     """Return whether joining paid, a sentence a line; [] in runs of versions without pairs."""
-    if not any(PAIRS[0] in row for row in per_site):
+    if (lone := summary.get("lone_model")) is None:
         return []
-    lone = str(summary.get("lone_model", ""))
     if _is_one_sum(per_site):
         return joining_lines([], lone, Pairs.read(per_site[0]))
     return joining_lines([site_joining(row) for row in per_site], lone)

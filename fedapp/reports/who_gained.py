@@ -17,8 +17,8 @@ from fedapp.reports.comparison.style import BLUE, GREY, VERMILION
 from fedapp.reports.run_end import site_joining, site_name
 
 DRAWN: Final[Mapping[Outcome, tuple[str, str, str]]] = {
-    "paid": (BLUE, "o", "gained beyond chance"),
-    "harmed": (VERMILION, "s", "lost beyond chance"),
+    "paid": (BLUE, "o", "gained"),
+    "harmed": (VERMILION, "s", "lost"),
     "unknown": (GREY, "D", "cannot be told"),
 }
 """Colour, mark and words of each outcome."""
@@ -83,8 +83,9 @@ def who_gained(found: Sequence[Gain]) -> Figure:
     axes.set(xlim=(0, 102), xlabel="right answers on the site's own test images, %")
     axes.grid(visible=False, axis="y")
     compared = [one.outcome for one in found if one.alone is not None]
-    said = [f"{compared.count(outcome)} {words}" for outcome, (*_, words) in DRAWN.items()]
-    axes.set_title(", ".join(said), loc="left", weight="bold")
+    gained, lost, unknown = (compared.count(outcome) for outcome in DRAWN)
+    said = f"Beyond chance: {gained} gained, {lost} lost; {unknown} cannot be told"
+    axes.set_title(said, loc="left", weight="bold")
     shown = {
         words: Line2D([], [], ls="-", marker=mark, color=colour, ms=7)
         for outcome, (colour, mark, words) in DRAWN.items()
@@ -92,8 +93,6 @@ def who_gained(found: Sequence[Gain]) -> Figure:
     }
     shown["alone (hollow)"] = Line2D([], [], ls="", marker="o", mfc="white", color=GREY, ms=7)
     if len(compared) < len(found):
-        shown["together, no labels to learn from alone"] = Line2D(
-            [], [], ls="", marker="x", color=GREY, ms=7
-        )
+        shown["no labels: together"] = Line2D([], [], ls="", marker="x", color=GREY, ms=7)
     legend(figure, shown)
     return figure

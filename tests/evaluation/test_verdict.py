@@ -1,16 +1,23 @@
 """Whether joining paid: by hand, the same model twice, the extremes, and how often it is wrong."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.verdict import (
+    FALSE_ALARMS,
     GAIN_TO_DETECT,
-    _outcome,
+    Pairs,
+    SiteJoining,
     images_needed,
+    interval_of_counts,
+    joining_lines,
     paired_interval,
     verdict,
-    verdict_of_counts,
+    verdict_of,
 )
 
 
@@ -32,27 +39,41 @@ def pair(b, c, both, neither):
 
 
 def test_numbers_by_hand():
+    """P(X <= 5) of 25 fair coins: (1 + 25 + 300 + 2,300 + 12,650 + 53,130) / 2^25."""
     # p = 21/102, q = 6/102: 0.14706 +- 1.96 sqrt((0.26471 - 0.02163) / 102)
     low, high = paired_interval(20, 5, 100)
     assert (low, high) == pytest.approx((0.05138, 0.24274), abs=1e-5)
-    found = verdict(*pair(20, 5, 50, 25))
-    assert (found.said, found.gain) == ("paid", pytest.approx(0.15))
-    assert (found.low, found.high) == (low, high)
+    found = verdict(*pair(20, 5, 50, 25), lone="a network")
+    assert (found.said, found.gain, found.low, found.high) == ("paid", 0.15, low, high)
+    assert found.pairs == Pairs(100, 70, 55, 100, 20, 5)
+    assert found.pairs.p == pytest.approx(2 * 68_406 / 2**25)
     assert found.line == (
-        "Joining paid: +15.0 points of accuracy over training alone (95 % interval +5.1 to +24.3), "
-        "on the same 100 test images."
+        "Joining paid, beyond chance: 70 of 100 test images right together, 55 alone (a network): "
+        "+15.0 points (95 % interval +5.1 to +24.3)."
     )
     # (1.95996 + 0.84162)^2 (0.3 - 0.01) / 0.01 = 227.6
     assert images_needed(0.3) == 228
     assert images_needed(0) == images_needed(GAIN_TO_DETECT) == 71
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1", "kappa"])
-def test_the_same_model_twice_changed_little_or_is_not_told(metric):
-    joined, _, labels = pair(40, 0, 200, 60)
-    found = verdict(joined, joined, labels, metric)
-    assert found.gain == 0 and found.said == "same"
-    assert found.low <= 0 <= found.high
+def test_the_same_model_twice_is_not_told_and_two_models_swapped_have_the_verdict_swapped():
+    joined, alone, labels = pair(40, 3, 200, 60)
+    same = verdict(joined, joined, labels)
+    assert (same.said, same.gain, same.pairs.p) == ("unknown", 0, 1)
+    there, back = verdict(joined, alone, labels), verdict(alone, joined, labels)
+    assert (there.said, back.said) == ("paid", "harmed")
+    assert (there.gain, there.low, there.high) == pytest.approx((-back.gain, -back.high, -back.low))
+
+
+def test_the_extremes():
+    every, none = verdict(*pair(100, 0, 0, 0)), verdict(*pair(0, 100, 0, 0))
+    assert every.high == 1.0 and 0.9 < every.low < 1.0 and every.said == "paid"
+    assert none.low == -1.0 and -1.0 < none.high < -0.9 and none.said == "harmed"
+    # Six of six is the least that is beyond chance: 2 / 2^6 = 0.031; five of five is 0.0625.
+    assert verdict(*pair(6, 0, 94, 0)).said == "paid"
+    assert verdict(*pair(5, 0, 95, 0)).said == "unknown"
+    near = verdict(*pair(17, 7, 900, 76))  # p = 0.064; the interval alone would begin above 0
+    assert paired_interval(17, 7, 1000)[0] > 0 and (near.said, near.low) == ("unknown", 0.0)
 
 
 def test_few_images_never_have_a_number():
@@ -62,7 +83,6 @@ def test_few_images_never_have_a_number():
     assert verdict(*pair(MIN_TEST_IMAGES - 1, 0, 0, 0)).gain is None
     assert verdict(*pair(MIN_TEST_IMAGES, 0, 0, 0)).said == "paid"
     assert verdict(*pair(1, 0, 0, 0)).line.startswith("Cannot tell whether joining paid with 1 t")
-    assert verdict_of_counts(7, 0, 7).gain is None
 
 
 def test_without_a_model_alone_or_test_images_it_says_what_is_lacking():
@@ -81,99 +101,144 @@ def test_too_little_for_a_verdict_says_how_many_images_would_do():
     )
 
 
-def test_a_mean_over_classes_is_not_said_where_one_has_few_images():
-    labels = np.repeat([0, 1], [40, 3])
-    joined, alone = answers(np.ones(43, bool), labels), answers(labels == 0, labels)
-    assert verdict(joined, alone, labels).gain is not None
-    found = verdict(joined, alone, labels, "balanced_accuracy")
-    assert found.gain is None
-    assert found.line == (
-        "Cannot tell whether joining paid in balanced accuracy: some class has 3 test images."
-    )
-    labels = np.repeat([0, 1], [40, 12])
-    alone = answers(labels == 0, labels)
-    joined = answers(np.ones(52, bool), labels)
-    found = verdict(joined, alone, labels, "balanced_accuracy")
-    assert (found.said, found.gain) == ("paid", 0.5)
-
-
-def test_counts_alone_have_a_wider_interval_than_the_images_themselves():
-    counts, own = verdict_of_counts(70, 55, 100), verdict(*pair(20, 5, 50, 25))
-    assert counts.gain == pytest.approx(own.gain)
-    assert counts.low < own.low and own.high < counts.high
-
-
-@pytest.mark.parametrize(("differ", "images"), [(0.1, 20), (0.1, 100), (0.4, 20), (0.4, 100)])
-def test_of_equal_models_at_most_one_in_twenty_is_told_apart(differ, images):
-    """4,000 sites without a gain: 5 % false verdicts.
-
-    Its standard deviation is 0.35 points: above 6.6 % by chance less than once in 10^5.
-    """
-    stream = np.random.default_rng(images)
-    drawn = stream.multinomial(images, [differ / 2, differ / 2, 1 - differ], size=4000)
-    wrong = sum(
-        _outcome(*paired_interval(b, c, images)) in {"paid", "harmed"} for b, c, _ in drawn.tolist()
-    )
-    assert wrong / 4000 < 0.066
-
-
 def test_ten_copies_of_a_patients_image_say_no_more_than_one():
-    """By patient, the interval of ten equal images of each is that of a patient's one."""
-    joined, alone, labels = pair(8, 3, 10, 9)
-    people = np.arange(30)
-    many = [np.repeat(one, 10, axis=0) for one in (joined, alone, labels, people)]
-    one, ten = verdict(joined, alone, labels, patients=people), verdict(*many[:3], patients=many[3])
-    by_image = verdict(*many[:3])
-    assert one.gain == ten.gain == pytest.approx(by_image.gain)
-    assert by_image.said == "paid" and ten.said == "unknown"
-    assert ten.high - ten.low > 2 * (by_image.high - by_image.low)
-    assert (one.low, one.high) == pytest.approx((ten.low, ten.high), abs=0.05)
+    """Of each patient ten equal images: the same patients are better and worse, the same p."""
+    three, people = pair(8, 3, 10, 9), np.arange(30)
+    many = [np.repeat(one, 10, axis=0) for one in (*three, people)]
+    one, ten = verdict(*three, patients=people), verdict(*many[:3], patients=many[3])
+    assert (one.gain, one.said, one.pairs.p) == (ten.gain, ten.said, ten.pairs.p)
+    assert one == verdict(*three), "patients of one image each are images"
+    assert (ten.pairs.cases, ten.pairs.better, ten.pairs.worse, ten.low) == (30, 8, 3, None)
+    assert verdict(*many[:3]).said == "paid" and ten.said == "unknown"
+    assert "; of 30 patients or images 8 better, 3 worse" in ten.line
 
 
 def test_few_patients_never_have_a_number_however_many_their_images():
-    joined, alone, labels = pair(20, 5, 50, 25)
-    found = verdict(joined, alone, labels, patients=np.arange(100) % (MIN_TEST_IMAGES - 1))
+    three = pair(20, 5, 50, 25)
+    found = verdict(*three, patients=np.arange(100) % (MIN_TEST_IMAGES - 1))
     assert found.gain is None
-    assert f"with 100 test images of {MIN_TEST_IMAGES - 1} patients" in found.line
-    assert (
-        verdict(joined, alone, labels, patients=np.arange(100) % MIN_TEST_IMAGES).gain is not None
-    )
+    assert f"with 100 test images of {MIN_TEST_IMAGES - 1} patients: 20 are" in found.line
+    assert verdict(*three, patients=np.arange(100) % MIN_TEST_IMAGES).gain is not None
 
 
-def test_patients_of_one_image_each_are_images():
-    for metric in ("accuracy", "balanced_accuracy"):
-        three = pair(20, 5, 50, 25)
-        plain, each = verdict(*three, metric), verdict(*three, metric, np.arange(100))
-        assert (each.gain, each.said) == (plain.gain, plain.said)
-        if metric != "accuracy":
-            assert each == plain
+def test_where_more_patients_gain_than_lose_and_fewer_images_are_right_it_is_not_told():
+    pairs = Pairs(300, 140, 160, 60, 20, 4)
+    assert pairs.p < FALSE_ALARMS and verdict_of(pairs).said == "unknown"
+    assert verdict_of(replace(pairs, together=161)).said == "paid"
 
 
-def test_the_interval_of_counts_by_hand():
+def test_counts_alone_have_a_wider_interval_than_pairs_and_say_so():
     """p = 71/102, q = 56/102: 0.14706 +- 1.95996 sqrt((0.21161 + 0.24760) / 102)."""
-    found = verdict_of_counts(70, 55, 100)
-    assert (found.gain, found.low, found.high) == pytest.approx((0.15, 0.01556, 0.27856), abs=1e-5)
-    small = verdict_of_counts(15, 5, 20)  # n is small beside the two images more in each
-    p, q = 16 / 22, 6 / 22
-    half = 1.959964 * np.sqrt((p * (1 - p) + q * (1 - q)) / 22)
-    assert (small.low, small.high) == pytest.approx((p - q - half, p - q + half), abs=1e-6)
+    assert interval_of_counts(70, 55, 100) == pytest.approx((0.01556, 0.27856), abs=1e-5)
+    counts, own = verdict_of(Pairs(100, 70, 55)), verdict(*pair(20, 5, 50, 25))
+    assert counts.gain == own.gain and counts.low < own.low and own.high < counts.high
+    assert counts.line.endswith("; which of them is not known.")
 
 
-def test_an_interval_reaches_no_further_than_a_difference_of_shares_can_and_turns_with_it():
-    for found in (verdict_of_counts(100, 0, 100), verdict(*pair(100, 0, 0, 0))):
-        assert found.high == 1.0 and 0.9 < found.low < 1.0
-    for found in (verdict_of_counts(0, 100, 100), verdict(*pair(0, 100, 0, 0))):
-        assert found.said == "harmed"
-        assert found.low == -1.0 and -1.0 < found.high < -0.9
+def test_pairs_add_up_travel_as_numbers_and_wrong_ones_are_none():
+    one, two = Pairs(100, 70, 55, 100, 20, 5), Pairs(60, 40, 41, 30, 4, 5)
+    assert one + two == Pairs(160, 110, 96, 130, 24, 10)
+    assert one + Pairs(10, 5, 5) == Pairs(110, 75, 60), "of mere counts no pairs"
+    assert (
+        Pairs.read(one.numbers) == Pairs.read({k: v + 1e-6 for k, v in one.numbers.items()}) == one
+    )
+    assert Pairs.read({}) is Pairs.read(dict.fromkeys(one.numbers, 0)) is None
+    for wrong in ("pairs_better", "pairs_cases", "pairs_alone"):
+        assert Pairs.read({**one.numbers, wrong: 101}) is None
 
 
-def test_by_patient_an_interval_is_never_narrower_than_by_image():
-    """Patients with an image each, and patients whose images cancel: the wider of the two holds."""
-    joined, alone, labels = pair(8, 8, 40, 10)
-    low, high = paired_interval(8, 8, 66)
-    each = verdict(joined, alone, labels, patients=np.arange(66))
-    assert each.low <= low and each.high >= high
-    # An image that joining gained and one that it lost, of one patient: resampling sees no spread.
-    of = np.concatenate([np.arange(8), np.arange(8), np.arange(8, 58)])
-    cancelled = verdict(joined, alone, labels, patients=of)
-    assert (cancelled.low, cancelled.high) == (low, high)
+# --- all sites ------------------------------------------------------------------------------------
+
+
+def drawn(stream, gain):
+    """Return a small run, its sites' pairs: sizes, agreement, patients and the true gains drawn.
+
+    gain: the share of images that a site may truly gain or lose, at most.
+    """
+    for number in range(stream.integers(1, 12)):
+        cases = int(stream.integers(0, 120))
+        differ, side = stream.uniform(0.0, 0.6), stream.uniform(-gain, gain)
+        side = float(np.clip(side, -differ, differ))
+        each = int(stream.integers(1, 4)) if stream.random() < 0.3 else 1
+        change = stream.choice(3, cases, p=[(differ + side) / 2, (differ - side) / 2, 1 - differ])
+        b, c = int((change == 0).sum()), int((change == 1).sum())
+        both = int(stream.integers(0, cases - b - c + 1))
+        pairs = Pairs(cases * each, (both + b) * each, (both + c) * each, cases, b, c)
+        labelled = 0 if stream.random() < 0.1 else 5
+        none = "without a model trained alone"
+        said = verdict_of(pairs) if labelled and cases else verdict_of(Pairs(0, 0, 0))
+        if not labelled or not cases:
+            said = replace(said, pairs=None, why=none)
+        right = (pairs.together, pairs.images) if cases else None
+        yield SiteJoining(f"site {number}", said, labelled, right)
+
+
+def test_no_two_words_of_a_run_contradict_each_other_in_1000_runs():
+    stream = np.random.default_rng(48)
+    kinds = {"paid": "Joining paid, beyond", "harmed": "Joining did harm, beyond",
+             "unknown": "Cannot tell whether joining paid"}  # fmt: skip
+    for _ in range(1000):
+        run = list(drawn(stream, 0.4))
+        pooled, *rest = joining_lines(run, "a network")
+        text = " ".join(rest)
+        compared = [one for one in run if one.verdict.pairs]
+        for one in run:
+            said, word = one.verdict, one.verdict.outcome
+            if said.pairs is None:
+                own = "No labels" if not one.labelled and one.right else "Cannot tell"
+                assert one.line.startswith(own)
+                continue
+            assert one.line == verdict_of(said.pairs).line, "whoever has the pairs says the same"
+            assert one.line.startswith(kinds[word])
+            if said.low is not None:
+                inside = said.low <= 0 <= said.high
+                assert inside == (word == "unknown") and said.low <= said.gain <= said.high
+            if word != "unknown":
+                assert (said.gain > 0) == (said.pairs.better > said.pairs.worse) == (word == "paid")
+                assert said.pairs.cases >= MIN_TEST_IMAGES
+        if not compared:
+            assert pooled.startswith("Cannot tell whether joining paid: no site") and not rest
+            continue
+        assert pooled.startswith(tuple(kinds.values()))
+        for word, title in (("paid", "Gained"), ("harmed", "Lost"), ("unknown", "Cannot be told")):
+            number = sum(one.verdict.outcome == word for one in compared)
+            assert f"{title} beyond chance: {number} of" in text or f"{title}: {number} of" in text
+        assert sum(int(line.split(": ")[1].split(" ")[0]) for line in rest[:3]) == len(compared)
+
+
+def test_without_a_true_difference_at_most_one_in_twenty_is_called_gain_or_loss():
+    """Sites, and all of a run together; 5 standard deviations: fails once in 3.5 million."""
+    stream = np.random.default_rng(49)
+    runs = [list(drawn(stream, 0.0)) for _ in range(1000)]
+    sites = [one.verdict for run in runs for one in run if one.verdict.gain is not None]
+    named = sum(one.outcome != "unknown" for one in sites)
+    together = [joining_lines(run)[0] for run in runs]
+    false = sum("beyond chance" in line for line in together)
+    for wrong, of in ((named, len(sites)), (false, len(together))):
+        spread = math.sqrt(FALSE_ALARMS * (1 - FALSE_ALARMS) / of)
+        assert 0.01 < wrong / of < FALSE_ALARMS + 5 * spread
+
+
+def test_sites_are_named_in_three_kinds_and_one_without_labels_has_its_own_sentence():
+    of = {"north": Pairs(40, 30, 20, 40, 12, 2), "east": Pairs(40, 20, 30, 40, 2, 12),
+          "south": Pairs(40, 30, 30, 40, 2, 2)}  # fmt: skip
+    sites = [SiteJoining(name, verdict_of(pairs), 5) for name, pairs in of.items()]
+    why = replace(verdict_of(Pairs(0, 0, 0)), pairs=None)
+    sites.append(SiteJoining("west", why, 0, (90, 93)))
+    sites.append(SiteJoining("mill", why, 0))
+    lines = joining_lines(sites, "the same closed form")
+    assert lines[0].startswith(
+        "Cannot tell whether joining paid: 80 of 120 test images right together, 80 alone (the "
+        "same closed form): +0.0 points"
+    )
+    assert lines[1:] == [
+        "Gained beyond chance: 1 of 3 sites (north).",
+        "Lost beyond chance: 1 of 3 sites (east).",
+        "Cannot be told: 1 of 3 sites (south).",
+        "No labels to learn from alone, nothing to compare: west is right on 90 of 93 together.",
+    ]
+    assert sites[3].line == (
+        "No labels to learn from alone, nothing to compare: 90 of 93 test images right together."
+    )
+    summed = joining_lines([], together=Pairs(120, 90, 70, 120, 26, 6))
+    assert summed[0].startswith("Joining paid, beyond chance: 90 of 120") and len(summed) == 1

@@ -2,15 +2,13 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace as NS
 from typing import Any
 
 import pytest
 
-from fedapp.evaluation.verdict import verdict_of_counts
+from fedapp.evaluation.verdict import Pairs, joining_lines
 from fedapp.methods.closed_form.one_round import OneRound
-from fedapp.reports.run_classes import joining_summary
-from fedapp.reports.run_end import end_block
+from fedapp.reports.run_end import end_block, site_joining
 
 SUMMARY: dict[str, Any] = {
     "preset": "three_hospitals",
@@ -31,6 +29,7 @@ SUMMARY: dict[str, Any] = {
     "bytes_down": 12_345_678,
     "bytes_evaluation": 4_000,
     "sites_without_test_images": [2],
+    "lone_model": "a network",
 }
 
 
@@ -42,7 +41,8 @@ HOSPITALS = [
     site(0, 0.5, 0.5, 0.6, name="north", train=100, labelled=50, test=10, alone_accuracy=0.8,
          common_accuracy=0.5, by_validation_accuracy=0.7, classes=3, test_classes=2),
     site(1, 0.05, 0.25, 0.75, name="south", train=200, labelled=10, test=40, alone_accuracy=0.5,
-         common_accuracy=0.7, by_validation_accuracy=0.8, classes=3, test_classes=3),
+         common_accuracy=0.7, by_validation_accuracy=0.8, classes=3, test_classes=3,
+         **Pairs(40, 30, 20, 40, 13, 3).numbers),
     site(2, 0.9, None, None, name="west", train=10, labelled=9, test=0, classes=3, test_classes=0),
 ]  # fmt: skip
 
@@ -67,7 +67,11 @@ By site, few labels first   labelled  warm-up, %    alone, %     last, %   right
   north                     50 / 100        50.0        80.0        60.0       6 / 10   31.3 to 83.2
   west                        9 / 10           -           -           -  no test images
 
-Worse than alone    1 of 2 sites, in images: north -2 of 10
+Joining paid, beyond chance: 30 of 40 test images right together, 20 alone (a network): +25.0 points
+  (95 % interval +6.3 to +41.3).
+Gained beyond chance: 1 of 1 sites (south).
+Lost beyond chance: 0 of 1 sites.
+Cannot be told: 0 of 1 sites.
 Few test images     sites north (10): under 20, mostly chance
 Classes untested    at sites north: 1 of 3
 Wrong pseudo-labels 12.3 % in the last round that could count them
@@ -114,37 +118,30 @@ def test_many_sites_are_grouped_by_their_labels() -> None:
     ]
     assert groups[0][2:] == ("50.0", "45.5", "91 / 200"), "sites 0 and 1: 45 and 46 of 100"
     assert re.search(r"the tenth of sites that does worst +2 +50.0 +45.0\n", text)
-    assert "Better than warm-up 8 of 20 sites, in images: 10 +5 of 100, 9 +4 of 100, 8 +3" in text
-    assert "Worse than warm-up  10 of 20 sites, in images: 11 -5 of 100, 0 -5 of 100" in text
 
 
-def test_a_site_without_a_model_trained_alone_counts_with_a_guess() -> None:
-    """8 of 10 and, of three classes, 13 of 40 guessed: 21 of 50; the mean is the summary's."""
-    rows = [HOSPITALS[0], {**HOSPITALS[1], "alone_accuracy": None}, HOSPITALS[2]]
+def test_a_site_without_a_model_trained_alone_counts_nowhere() -> None:
+    """8 of 10, the one site that has such a model; the other has a sentence of its own."""
+    south = {**HOSPITALS[1], "alone_accuracy": None, "labelled": 0, "pairs_images": None}
     alone = {**SUMMARY["answers"]["alone"], "final": (0.8 + 1 / 3) / 2, "sites_without": 1}
-    text = end_block({**SUMMARY, "answers": {"alone": alone}}, rows, Path("/r"))
-    assert re.search(r"each site trained alone; 1 without: guesses +21 / 50 +42.0 +56.7\n", text)
+    north = {**HOSPITALS[0], **Pairs(10, 6, 8, 10, 0, 2).numbers}
+    text = end_block({**SUMMARY, "answers": {"alone": alone}}, [north, south], Path("/r"))
+    assert re.search(r"each site trained alone, without 1 that cannot +8 / 10 +80.0 +80.0\n", text)
+    assert "nothing to compare: south is right on 30 of 40 together." in text
 
 
-def test_verdicts_are_counted_in_the_words_of_a_verdict() -> None:
-    counts = {"paid": 1, "harmed": 0, "same": 0, "unknown": 2}
-    kept = {"mean": 0.8, "told": 0, "alone": [], "verdicts": counts}
-    said = end_block({**SUMMARY, "kept": kept}, HOSPITALS, Path("trial"))
-    assert "paid at 1 sites, did harm at 0, changed little at 0; cannot tell at 2\n" in said
-    every: Any = [word for word, count in counts.items() for _ in range(count)]
-    sites = [NS(standing=NS(verdict=NS(said=word))) for word in every]
-    run: Any = NS(sites=sites)
-    assert joining_summary(run).endswith("did harm at 0 and changed little at 0; cannot tell at 2.")
-    run.sites = sites[1:]
-    for line in (joining_summary(run), verdict_of_counts(1, 0, 2).line):
-        assert line.startswith("Cannot tell ")
-
-
-def test_nobody_is_worse() -> None:
-    rows = [site(0, 0.5, 0.5, 0.5, test=10), site(1, 0.5, 0.5, 0.6, test=10)]
-    text = end_block({**SUMMARY, "answers": {}}, rows, Path("/r"))
-    assert "Worse than warm-up  none of 2 sites\n" in text
-    assert "alone" not in text and "average" not in text
+def test_a_run_ends_with_the_lines_that_all_places_have() -> None:
+    """Also where no site can be compared, and where masked sums name no site."""
+    rows = [{**row, **Pairs(100, 90, 70, 100, 26, 6).numbers} for row in many(12)]
+    lines = joining_lines([site_joining(row) for row in rows], "a network")
+    said = " ".join(end_block(SUMMARY, rows, Path("/r")).split())
+    assert all(line in said for line in lines) and len(lines) == 4
+    assert "Gained beyond chance: 12 of 12 sites (site 0, site 1, " in said and "and 4 more" in said
+    assert "Cannot tell whether joining paid: no site" in end_block(SUMMARY, many(2), Path("/r"))
+    summed = end_block(SUMMARY, [{**rows[0], "site": -4}], Path("/r"))
+    assert "Joining paid, beyond chance: 90 of 100" in summed and "Gained" not in summed
+    before = {key: value for key, value in SUMMARY.items() if key != "lone_model"}
+    assert "oining" not in end_block(before, rows, Path("/r")), "its pairs were not counted"
 
 
 @pytest.mark.parametrize("number", [1, 9, 10, 11, 400])

@@ -1,66 +1,52 @@
-"""Who gained: counts by hand, sites without labels or test images, the picture."""
+"""Who gained: three kinds of verdict, sites without labels or test images, the picture."""
 
-import pytest
-
+from fedapp.evaluation.verdict import Pairs
 from fedapp.reports.comparison.figures import png
-from fedapp.reports.comparison.style import BLUE, GREY, VERMILION
-from fedapp.reports.who_gained import gains, in_words, who_gained
+from fedapp.reports.who_gained import DRAWN, gains, who_gained
 
 
-def row(site, mu, test, alone, final, **more):
+def row(site, mu, test, final, pairs=None, **more):
     return {"site": site, "mu": mu, "train": 100, "labelled": round(100 * mu), "test": test,
-            "classes": 4, "alone_accuracy": alone, "final_accuracy": final, **more}  # fmt: skip
+            "classes": 4, "final_accuracy": final, **more,
+            **(pairs.numbers if pairs else {})}  # fmt: skip
 
 
 ROWS = [
-    row(0, 0.5, 40, 0.9, 0.8),
-    row(1, 0.0, 40, None, 0.75, name="north"),
-    row(2, 0.2, 20, 0.5, 0.5),
-    row(3, 0.1, 0, None, None),
+    row(0, 0.5, 40, 0.8, Pairs(40, 24, 36, 40, 1, 13)),
+    row(1, 0.0, 40, 0.75, name="north"),
+    row(2, 0.2, 20, 0.5, Pairs(20, 10, 10, 20, 2, 2)),
+    row(3, 0.1, 0, None),
+    row(4, 0.3, 40, 0.9, Pairs(40, 36, 20, 40, 18, 2)),
 ]
 
 
-def test_each_site_by_its_share_of_labels_in_right_answers():
-    """Without labels, of 4 classes, a quarter of 40 images; without test images, nothing."""
+def test_each_site_by_its_share_of_labels_alone_and_together():
+    """A site without labels has no model of its own; without test images nothing is said."""
     found = gains(ROWS)
-    assert [(one.name, one.alone, one.together, one.guesses) for one in found] == [
-        ("north", 10, 30, True), ("site 2", 10, 10, False), ("site 0", 36, 32, False),
+    assert [(one.name, one.alone, one.together, one.outcome) for one in found] == [
+        ("north", None, 30, "unknown"), ("site 2", 10, 10, "unknown"),
+        ("site 4", 20, 36, "paid"), ("site 0", 36, 24, "harmed"),
     ]  # fmt: skip
-    assert [one.colour for one in found] == [BLUE, GREY, VERMILION]
 
 
-def test_the_words_are_of_all_images():
-    """72 of 100 together, 56 alone; p, q = 73 / 102, 57 / 102: 15.7 +- 1.96 * 6.639 points."""
-    first, second = in_words(gains(ROWS))
-    assert first == "Of 100 test images, 72 right together, 56 alone: 1 of 3 sites gained, 1 lost."
-    assert second == (
-        "Joining paid: +16.0 points of accuracy over training alone (95 % interval +2.7 to +28.7), "
-        "on the same 100 test images."
-    )
-
-
-@pytest.mark.parametrize(("rows", "said"), [
-    ([row(0, 1.0, 50, 1.0, 1.0)], "0 of 1 sites gained, none lost."),
-    ([row(0, 0.1, 50, 0.0, 1.0)], "1 of 1 sites gained, none lost."),
-    ([row(0, 0.1, 50, 1.0, 0.0)], "0 of 1 sites gained, 1 lost."),
-])  # fmt: skip
-def test_the_extremes(rows, said):
-    assert in_words(gains(rows))[0].endswith(said)
-
-
-def test_the_picture_has_a_row_and_an_arrow_for_each_site():
+def test_the_picture_draws_the_three_kinds_differently():
     figure = who_gained(gains(ROWS))
     [axes] = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "north: 0 of 100 labelled", "site 2: 20 of 100 labelled", "site 0: 50 of 100 labelled",
+        "north: 0 of 100 labelled", "site 2: 20 of 100 labelled", "site 4: 30 of 100 labelled",
+        "site 0: 50 of 100 labelled",
     ]  # fmt: skip
-    assert [list(line.get_xdata()) for line in axes.lines[::3]] == [[25, 75], [50, 50], [90, 80]]
-    assert axes.get_title(loc="left") == "1 of 3 sites gained, 1 lost"
+    assert [list(line.get_xdata()) for line in axes.lines[1::3]] == [[50, 50], [50, 90], [90, 60]]
+    shown = [(line.get_color(), line.get_marker()) for line in axes.lines[3::3]]
+    assert shown == [DRAWN[kind][:2] for kind in ("unknown", "paid", "harmed")]
+    assert len(set(shown)) == len({mark for _, mark in shown}) == 3
+    title = axes.get_title(loc="left")
+    assert title == "Beyond chance: 1 gained, 1 lost; 1 cannot be told"
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == ["alone", "alone, without labels: guesses", "together"]
+    assert legend == ["gained", "lost", "cannot be told", "alone (hollow)", "no labels: together"]
     assert png(figure).startswith(b"\x89PNG") and len(png(figure)) < 100_000
 
 
-def test_where_no_site_guesses_nothing_is_said_of_it():
+def test_what_no_site_is_stands_in_no_legend():
     figure = who_gained(gains(ROWS[:1]))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["alone", "together"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["lost", "alone (hollow)"]
