@@ -40,7 +40,7 @@ COPIES = "test_inputs_learned_from"
 
 
 def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
-    """Return the result of a run as text: at most 30 lines of 100 columns.
+    """Return the result of a run as text: at most 36 lines of 100 columns.
 
     Paths and long names may make a line longer. A value that was not measured (a site without test
     images) is shown as a dash or left out.

@@ -44,6 +44,8 @@ from fedapp.protocol.messages import (
 
 Row = dict[str, Any]
 
+LONE_VALIDATION = "alone_val_accuracy"
+"""Column of per_site.csv: accuracy on validation images of what a site learned alone."""
 POOLED_METRICS: tuple[Metric, ...] = ("balanced_accuracy", "f1", "kappa")
 """Metrics beside accuracy that follow from the confusion matrices that sites send."""
 
@@ -451,6 +453,7 @@ class Standings:
                     for answer in ANSWERS
                     if f"test_{answer}" in measured
                 },
+                **(lone_validation(site) if "test_alone" in measured else {}),
                 **(dict.fromkeys(PAIRS) if compared else {}),
                 **(compared[number].numbers if number in compared else {}),
                 "rounds_trained": site.rounds_trained,
@@ -547,6 +550,11 @@ def spread(accuracies: Sequence[float]) -> Row:
         "std_test_accuracy": statistics.pstdev(accuracies) if accuracies else None,
         "worst_decile_accuracy": worst_decile(accuracies) if accuracies else None,
     }
+
+
+def lone_validation(site: Standing) -> Row:
+    """Return the column with the accuracy on validation images of what a site learned alone."""
+    return {LONE_VALIDATION: site.accuracy("val_alone")}
 
 
 def _update_accuracies(

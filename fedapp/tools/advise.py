@@ -29,7 +29,7 @@ from fedapp.experiment.preset_files import (
     sweeps,
     yaml_path,
 )
-from fedapp.reports.comparison.record import read_comparison
+from fedapp.reports.comparison.record import BEST_ALONE, NETWORK_ALONE, read_comparison
 from fedapp.reports.statistics import (
     Difference,
     bonferroni_confidence,
@@ -154,7 +154,11 @@ def advise_on(
             file = folder / "tuning" / file.name
         if code := compare(str(file), {}, out=folder, jobs=jobs, by=by):
             return code
-    found = mean_by_seed(read_comparison(folder).units(SETTING, by))
+    record = read_comparison(folder)
+    units = record.units(SETTING, by)
+    if by == "accuracy" and NETWORK_ALONE in units and record.lone_form(SETTING):
+        units[NETWORK_ALONE] = record.of_sites(SETTING, BEST_ALONE).dropna().to_dict()
+    found = mean_by_seed(units)
     advice = advise({name: found[name] for name in plain["methods"] if name in found})
     if advice is None:
         raise RunError(f"{data}: no site has labelled test images: label some, or nobody can tell")
@@ -163,6 +167,9 @@ def advise_on(
         print(json.dumps(as_json(found, advice, chosen, left_out), indent=2))
         return 0
     print("\n".join(["", *reason(advice)]))
+    if record.lone_form(SETTING):
+        print(f"{NETWORK_ALONE} stands for each site alone: its network, or the closed form of its "
+              "own images where that is better on its validation images.")  # fmt: skip
     best = {"method.preset": advice.method, **chosen[advice.method]}
     words = [plain["preset"], *(f"{key}={value}" for key, value in {**own, **best}.items())]
     print(f"In full: fedapp run {shlex.join(words)}")

@@ -3,9 +3,12 @@
 import pytest
 
 from fedapp.core.errors import ConfigError, RunError
+from fedapp.evaluation.verdict import Pairs, verdict_of
 from fedapp.reports import helper_graph, run_accuracy
 from fedapp.reports.report import blocks_of, run_page, write_reports
+from fedapp.reports.run_accuracy import joining_of
 from fedapp.reports.run_record import read_run
+from fedapp.reports.site_report import site_page, view_of_run
 from tests.reports.pages import check
 from tests.reports.written import write_run
 
@@ -24,7 +27,8 @@ def test_a_page_is_whole_and_can_be_read_by_all(tmp_path):
     assert page.seen[1] == "mine"
     assert "um_pfssl on digits, 3 sites, 2 of 2 rounds, seed 7" in page.text
     assert "the mean over 3 sites (6 of 15 images together)" in page.text
-    assert "Left out" not in page.text
+    assert page.text.endswith("Left out: Who gained by joining: No site has test images and both a "
+                              "model of its own and one of others too.")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +46,6 @@ def test_every_figure_has_its_numbers_beside_it(found):
 TABLES = {
     ("Before and after, site by site", "Sites with under 10 % labels"): [
         ["east", "5.0", "1 of 5", "4 of 5", "37.6 to 96.4"]
-    ],
-    ("Who was harmed", "Worse than after the warm-up"): [
-        ["north", "30.0", "4 of 5", "2 of 5", "within chance"]
     ],
     # Right 4, 2 and 0 of 5: cats 3, 2 and 0 of 3, dogs 1, 0 and 0 of 2.
     ("Mistakes", "Confusion matrix"): [["cat", "5", "4"], ["dog", "5", "1"]],
@@ -91,9 +92,33 @@ def test_captions_and_lines_by_hand(found):
     for block, said in SAID.items():
         assert found[block].figures[0].caption.startswith(said)
     assert "1 → 4 of 5" in found["Before and after, site by site"].figures[0].picture.svg
-    assert found["Who was harmed"].lines == [
-        "Against its own model after the warm-up: 1 of 3 sites are worse, 1 better, 1 equal."
+
+
+def test_who_gained_stands_first_in_the_words_of_its_head_and_of_the_sites_pages(tmp_path):
+    """One site of each kind; the three are drawn with other marks and colours."""
+    pairs = Pairs(40, 24, 36, 40, 1, 13), Pairs(40, 22, 20, 40, 6, 4), Pairs(40, 36, 20, 40, 18, 2)
+    run = read_run(write_run(tmp_path, pairs=pairs))
+    first = blocks_of(run)[0]
+    assert table(first, "Alone and together") == [
+        ["east", "5.0", "36", "24", "40", "1", "13", "lost"],
+        ["west", "80.0", "20", "36", "40", "18", "2", "gained"],
+        ["north", "30.0", "20", "22", "40", "6", "4", "cannot be told"],
     ]
+    pooled, *named = joining_of(run)
+    text = check(run_page([run])).text
+    assert all(line in text for line in (pooled, *named))
+    assert pooled.startswith("Cannot tell whether joining paid: 82 of 120 test images right "
+                             "together, 76 alone (a network): +5.0 points")  # fmt: skip
+    assert [line.split(" (")[-1] for line in named] == ["west).", "east).", "north)."]
+    assert len({drawn[:2] for drawn in run_accuracy._DRAWN.values()}) == 3
+    for site, begins in zip(
+        run.sites, ("Joining did harm", "Cannot tell", "Joining paid"), strict=True
+    ):
+        line = verdict_of(site.standing.pairs, lone="a network").line
+        assert (
+            line.startswith(begins)
+            and check(site_page(view_of_run(run, site.name))).text.count(line) == 2
+        )
 
 
 def test_settings_that_differ_versions_and_warnings(found):
@@ -162,7 +187,7 @@ def test_names_cannot_change_the_page(tmp_path):
 def test_runs_side_by_side_have_one_heading_for_each_subject(tmp_path):
     folders = [write_run(tmp_path, name) for name in ("one", "two")]
     page = check(run_page(list(map(read_run, folders))))
-    assert page.headings.count(2) == 14 and page.headings.count(3) == 28
+    assert page.headings.count(2) == 13 and page.headings.count(3) == 26
     assert page.seen[1] == "Runs side by side"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from fedapp.evaluation.verdict import Pairs
 from fedapp.experiment.run_folder import RunFolder
 from fedapp.protocol.messages import Evaluation, ModelRef, PseudoLabels, Reply, ScoredRef, SiteFacts
 from fedapp.server.history import sites_row
@@ -45,11 +46,12 @@ def write_run(
     names: tuple[str, ...] = ("east", "north", "west"),
     classes: tuple[str, ...] = CLASSES,
     history: bool = True,
+    pairs: tuple[Pairs, ...] = (),
 ) -> Path:
     """Write a run of three sites and two rounds of UM-pFSSL.
 
     Right of 5 test images, round by round: east 1, 3, 4; north 4, 4, 2; west 0, 0, 0. Labelled of
-    100 training images: 5, 30, 80.
+    100 training images: 5, 30, 80. pairs: what each site counts of both kinds of model.
     """
     folder = root / name
     folder.mkdir(parents=True)
@@ -59,6 +61,8 @@ def write_run(
         for k, (labelled, called) in enumerate(zip((5, 30, 80), names, strict=True))
     }
     standings = Standings(sites)
+    for k, counted in enumerate(pairs):
+        sites[k] = replace(sites[k], pairs=counted)
     for number, right in enumerate(((1, 4, 0), (3, 4, 0), (4, 2, 0))):
         replies = [said(number, k, n) for k, n in enumerate(right)]
         row = standings.close_round(number, replies, {2: "no answer"} if number == 2 else {})
@@ -72,7 +76,9 @@ def write_run(
         "wall_seconds": 30.0,
     }
     records.save_checkpoint({"round": 2, "state": state})
-    records.write_summary({"cost_bound_models": 24.0, "cost_greedy_models": 18.0})
+    records.write_summary(
+        {"cost_bound_models": 24.0, "cost_greedy_models": 18.0, "lone_model": "a network"}
+    )
     versions = {"torch": "2.12.1"}
     records.write("run.json", json.dumps({"code": "c0de", "versions": versions, "started": "now"}))
     settings = {

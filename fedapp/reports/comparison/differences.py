@@ -1,9 +1,10 @@
 """Methods compared with a reference: paired by seed and by site, with gains and harm.
 
-Harm is counted against two references: the model that a site trains alone, and FedAvg fine-tuned at
-the site. A site counts as worse or better only if the accuracies differ by more than `MARGIN`. A
-site's gain is its test accuracy less that of the model it trains alone, with the same seed and so
-on the same test images. The sites of a run share a model, so a run counts as one observation.
+Harm is counted against two references: the best that a site learned alone (`record.BEST_ALONE`),
+and FedAvg fine-tuned at the site. A site counts as worse or better only if the accuracies differ by
+more than `MARGIN`. A site's gain is its test accuracy less that of its best alone, with the same
+seed and so on the same test images. The sites of a run share a model, so a run counts as one
+observation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from fedapp.core.formatting import percent, points
 from fedapp.learn.metrics import LABEL_GROUPS, label_group, worst_decile
 from fedapp.reports.comparison.record import (
+    BEST_ALONE,
     SELECTED,
     SITE_FINAL,
     SITE_SELECTED,
@@ -35,11 +37,21 @@ from fedapp.reports.statistics import (
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ALONE, FINE_TUNED = "local_only", "fedavg_ft"
-REFERENCES = (ALONE, FINE_TUNED)
-"""Presets of the methods against which harm is measured."""
+FINE_TUNED = "fedavg_ft"
+WHAT_ALONE = (
+    "Alone: the best that a site could have done without others, the better by its own validation "
+    "images of a network that it trains (local_only) and the closed form of its own images, where "
+    "the comparison has both; without validation accuracies of both, the network. A site without "
+    "labels has an untrained network."
+)
 MARGIN = 0.01
 """One percentage point of accuracy: a smaller difference is no harm."""
+
+
+def references_of(comparison: ComparisonRecord) -> list[str]:
+    """Return what harm is measured against, as far as this comparison has it."""
+    tuned = comparison.method(FINE_TUNED)
+    return [*([BEST_ALONE] if comparison.has_alone else []), *([tuned] if tuned else [])]
 
 
 def paired_table(comparison: ComparisonRecord, reference: str) -> Table:
@@ -123,19 +135,20 @@ def _caveats(pairs: set[int], reference: str) -> list[str]:
 def gains_table(comparison: ComparisonRecord) -> Table | None:
     """Return gains over training alone and shares of harmed sites, as means over runs.
 
-    None where no method of the comparison trains alone.
+    None where no method of the comparison has a model alone.
     """
-    references = [found for preset in REFERENCES if (found := comparison.method(preset))]
-    alone = comparison.method(ALONE)
-    if alone is None:
+    references = references_of(comparison)
+    if BEST_ALONE not in references:
         return None
+
+    network = comparison.behind(BEST_ALONE)
 
     def pairs_by_seed(setting: str, method: str, reference: str) -> "dict[int, DataFrame]":
         return dict(list(comparison.site_pairs(setting, method, reference).groupby(level="seed")))
 
     def gains(setting: str, method: str) -> dict[int, list[float]]:
         """Return the gains of the sites by seed, as shares."""
-        pairs = {} if method == alone else pairs_by_seed(setting, method, alone)
+        pairs = {} if method == network else pairs_by_seed(setting, method, BEST_ALONE)
         return {seed: (of["ours"] - of["theirs"]).tolist() for seed, of in pairs.items()}
 
     def gain(of: Callable[[Sequence[float]], float]) -> Column:
@@ -145,7 +158,8 @@ def gains_table(comparison: ComparisonRecord) -> Table | None:
         """Return the share of each run's sites that are worse than under the reference."""
 
         def entry(setting: str, method: str) -> str:
-            pairs = {} if method == reference else pairs_by_seed(setting, method, reference)
+            same = method == comparison.behind(reference)
+            pairs = {} if same else pairs_by_seed(setting, method, reference)
             worse = {seed: count_pairs(of, MARGIN).lower / len(of) for seed, of in pairs.items()}
             return _over_runs(worse, share=True)
 
@@ -155,18 +169,17 @@ def gains_table(comparison: ComparisonRecord) -> Table | None:
         "Runs": lambda s, m: str(len(gains(s, m))),
         "Gain of a site, points": gain(fmean),
         "Gain of the worst tenth, points": gain(worst_decile),
-        **{f"Sites worse than {comparison.looks[r].label}, %": harmed(r) for r in references},
+        **{f"Sites worse than {comparison.label(r)}, %": harmed(r) for r in references},
         "Accuracy of the worst tenth, %": spread(comparison, WORST_DECILE),
     }
-    label = comparison.looks[alone].label
     notes = [
-        f"Gain: a site's test accuracy less {label}'s at the same site and seed, at "
-        "their selected rounds. Every column is made for each run by itself: the mean gain of its "
-        "sites, the mean of the tenth that gains least, the share of its sites that are worse by "
-        "more than a point, the accuracy of its worst tenth of the sites. What is printed is the "
-        "mean over runs, in brackets its 95 % t-interval over runs (shares end at 0 and 100; none "
-        "where runs do not vary), or ± sd. A run is one observation: its sites share a model and a "
-        "split."
+        f"Gain: a site's test accuracy less that of {comparison.label(BEST_ALONE)} at the same "
+        f"site and seed, at their selected rounds. {WHAT_ALONE} Every column is made for each run "
+        "by itself: the mean gain of its sites, the mean of the tenth that gains least, the share "
+        "of its sites that are worse by more than a point, the accuracy of its worst tenth of the "
+        "sites. What is printed is the mean over runs, in brackets its 95 % t-interval over runs "
+        "(shares end at 0 and 100; none where runs do not vary), or ± sd. A run is one "
+        "observation: its sites share a model and a split."
     ]
     return by_method("What joining gains a site", comparison, columns, notes)
 
@@ -204,18 +217,19 @@ def harm_table(comparison: ComparisonRecord, reference: str) -> Table:
             for place, group in enumerate(LABEL_GROUPS, 1)
         },
     }
-    than = comparison.looks[reference].label
+    than = comparison.label(reference)
     notes = [
-        f"Share of the sites whose test accuracy is more than a point below {than}'s (worse) or "
-        "above it (better), at the same site, setting and seed; over all seeds, sites without test "
-        "images left out. In brackets: how many of how many. At the selected round both stand at "
-        "their own. mu: a site's share of labelled training images.",
+        f"Share of the sites whose test accuracy is more than a point below that of {than} (worse) "
+        "or above it (better), at the same site, setting and seed; over all seeds, sites without "
+        "test images left out. In brackets: how many of how many. At the selected round both stand "
+        "at their own. mu: a site's share of labelled training images.",
         "One image is more than a point where a site has fewer than 100 test images: with about 80 "
         "a single image makes a site worse or better. So read worse and better together: where "
         "they are alike, it may be chance.",
     ]
     title = f"Sites worse and better than {than} by more than a point"
-    return by_method(title, comparison, columns, notes, without=reference)
+    notes += [WHAT_ALONE] if reference == BEST_ALONE else []
+    return by_method(title, comparison, columns, notes, without=comparison.behind(reference))
 
 
 def harm(

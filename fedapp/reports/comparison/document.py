@@ -13,8 +13,12 @@ from matplotlib.figure import Figure
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import RunError
 from fedapp.core.progress import slow_work_notice
-from fedapp.reports.comparison.differences import REFERENCES as HARM_REFERENCES
-from fedapp.reports.comparison.differences import gains_table, harm_table, paired_table
+from fedapp.reports.comparison.differences import (
+    gains_table,
+    harm_table,
+    paired_table,
+    references_of,
+)
 from fedapp.reports.comparison.figures import (
     accuracy_curves,
     confusion_figure,
@@ -103,7 +107,7 @@ def _sections(
         return sections
     several = len(comparison.methods) > 1
     gains = gains_table(comparison)
-    harms = [harm_table(comparison, m) for p in HARM_REFERENCES if (m := comparison.method(p))]
+    harms = [harm_table(comparison, found) for found in references_of(comparison)]
     tables = {
         SUMMARY: [summary_table(comparison)],
         ACCURACY: _accuracy(comparison, numbers),

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from fedapp.core.errors import RunError
 from fedapp.core.untrusted_files import read_json
-from fedapp.reports.comparison.differences import ALONE
 from fedapp.reports.comparison.paper import COST, PaperNumbers
 from fedapp.reports.comparison.record import (
     BEST,
+    BEST_ALONE,
     SELECTED,
     WORST_DECILE,
     ComparisonRecord,
@@ -184,14 +184,13 @@ def harm_figure(comparison: ComparisonRecord, methods: Sequence[str]) -> Figure 
     methods: the first `MOST_LINES` of these are drawn, without local_only itself. None where no
     method trains alone.
     """
-    alone = comparison.method(ALONE)
-    shown = [method for method in methods if method != alone][:MOST_LINES]
-    if alone is None:
+    shown = [m for m in methods if m != comparison.behind(BEST_ALONE)][:MOST_LINES]
+    if not comparison.has_alone:
         return None
     found = {
         setting: lines
         for setting in comparison.settings
-        if (lines := _differences(comparison, setting, shown, alone))
+        if (lines := _differences(comparison, setting, shown))
     }
     if not found:
         return None
@@ -208,16 +207,16 @@ def harm_figure(comparison: ComparisonRecord, methods: Sequence[str]) -> Figure 
         axes.set_yticks(_TICKS, [f"{tick:+d}" if tick else "0" for tick in _TICKS])
         axes.set_yticks([], minor=True)
     for axes in every[::PANEL_COLUMNS]:
-        axes.set_ylabel(f"accuracy less {names[alone].label}'s, points")
+        axes.set_ylabel(f"accuracy less {comparison.label(BEST_ALONE)}, points")
     legend(figure, lines_of(every))
     return figure
 
 
 def _differences(
-    comparison: ComparisonRecord, setting: str, methods: Sequence[str], alone: str
+    comparison: ComparisonRecord, setting: str, methods: Sequence[str]
 ) -> dict[str, list[float]]:
     """Return each method's differences in points, ascending, over the sites of all seeds."""
-    pairs = {method: comparison.site_pairs(setting, method, alone) for method in methods}
+    pairs = {method: comparison.site_pairs(setting, method, BEST_ALONE) for method in methods}
     return {
         method: sorted((100 * (of["ours"] - of["theirs"])).tolist())
         for method, of in pairs.items()

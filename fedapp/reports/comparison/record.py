@@ -27,7 +27,7 @@ from fedapp.reports.layout import Entry, Table, mean_percent
 from fedapp.reports.statistics import Mean, mean_sd
 
 if TYPE_CHECKING:  # pandas takes half a second to import, which a cell's process does not need
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 Key = tuple[str, str, int]
 """One cell: setting, method and seed."""
@@ -41,6 +41,16 @@ WORST_DECILE = "selected_worst_decile"
 """Column of results.csv: mean of the worst tenth of the sites, at the selected round."""
 SITE_SELECTED, SITE_FINAL = "selected_accuracy", "final_accuracy"
 """Columns of sites.csv: a site's accuracy at the first and the last of those rounds."""
+VAL_ACCURACY, LONE_VAL_ACCURACY = "val_accuracy", "alone_val_accuracy"
+"""Columns of sites.csv: on validation images after the last round, of what a site uses and of what
+it learned alone."""
+NETWORK_ALONE = "local_only"
+"""Preset of the method by which each site trains a network alone."""
+BEST_ALONE = "best alone"
+"""Stands for a method: at each site the better of what it learned alone, by its own validation
+images: a network (`NETWORK_ALONE`) or the closed form of its own images (`LONE_FORMS`)."""
+LONE_FORMS = ("one_round", "recommended")
+"""Presets whose answer "alone" is the same closed form of the site's own images."""
 WORK = ("steps_per_site", "images_per_site")
 """Columns of results.csv: training steps and images of a site in the whole run, repeats counted."""
 
@@ -69,6 +79,7 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         *("setting", "method", "seed", "site", "mu", "train", "labelled", "val", "test"),
         *("warmup_accuracy", SITE_FINAL, SITE_SELECTED, "best_round_accuracy"),
         *(f"{answer}_accuracy" for answer in ANSWERS),  # after the last round
+        *(VAL_ACCURACY, LONE_VAL_ACCURACY),
     ),
     "rounds.csv": (
         *("setting", "method", "seed", "round", "mean_test_accuracy", "std_test_accuracy"),
@@ -82,6 +93,7 @@ _INTEGERS = ("seed", "site", "round")
 _LATER = {
     *WORK,
     *BY_METRIC.values(),
+    *(VAL_ACCURACY, LONE_VAL_ACCURACY),
     *(c for of in COLUMNS.values() for c in of if "online" in c or "one_round" in c),
 }
 """Columns that files of earlier versions lack."""
@@ -89,7 +101,7 @@ _READ = {
     "results.csv": COLUMNS["results.csv"],
     "sites.csv": (
         *("setting", "method", "seed", "site", "mu", "train", "labelled"),
-        *(SITE_SELECTED, SITE_FINAL),
+        *(SITE_SELECTED, SITE_FINAL, "alone_accuracy", VAL_ACCURACY, LONE_VAL_ACCURACY),
     ),
     "rounds.csv": (
         *("setting", "method", "seed", "round"),
@@ -222,8 +234,54 @@ class ComparisonRecord:
         column: of sites.csv, at which round the accuracies are.
         """
         ours = self.rows("sites", setting, method)[["seen_mu", column]]
-        theirs = self.rows("sites", setting, other)[column].rename("theirs")
+        theirs = self.of_sites(setting, other, column).rename("theirs")
         return ours.set_axis(["mu", "ours"], axis=1).join(theirs).dropna()
+
+    def lone_form(self, setting: str) -> str | None:
+        """Return the method whose answer "alone" is the closed form of each site's own images."""
+        names = (found for preset in LONE_FORMS if (found := self.method(preset)))
+        measured = (m for m in names if self.rows("sites", setting, m)["alone_accuracy"].any())
+        return next(measured, None)
+
+    def behind(self, reference: str) -> str:
+        """Return the method that is not compared with a reference, since it is a part of it."""
+        return (self.method(NETWORK_ALONE) or "") if reference == BEST_ALONE else reference
+
+    @property
+    def has_alone(self) -> bool:
+        """Whether some setting has a network or a closed form alone."""
+        network = self.method(NETWORK_ALONE) is not None
+        return network or any(self.lone_form(setting) for setting in self.settings)
+
+    @property
+    def lone_label(self) -> str:
+        """What `BEST_ALONE` is in this comparison, for people to read."""
+        form = any(self.lone_form(setting) for setting in self.settings)
+        network = self.method(NETWORK_ALONE)
+        if form and network and not self.sites[LONE_VAL_ACCURACY].isna().all():
+            return "alone"
+        return "the closed form alone" if form and not network else "a network alone"
+
+    def label(self, method: str) -> str:
+        """Return a method's label, or that of `BEST_ALONE`."""
+        return self.lone_label if method == BEST_ALONE else self.looks[method].label
+
+    def of_sites(self, setting: str, method: str, column: str = SITE_SELECTED) -> "Series[float]":
+        """Return a column of sites.csv by (seed, site), also of `BEST_ALONE`."""
+        if method != BEST_ALONE:
+            return self.rows("sites", setting, method)[column]
+        form, network = self.lone_form(setting), self.method(NETWORK_ALONE)
+        trained = self.rows("sites", setting, network or "")
+        if form is None:
+            return trained[column]
+        of_form = self.rows("sites", setting, form)
+        solved = of_form["alone_accuracy"]
+        if network is None:
+            return solved
+        trained = trained.reindex(of_form.index)
+        # Where validation images do not say, as in files of earlier versions, it is the network.
+        better = of_form[LONE_VAL_ACCURACY] >= trained[VAL_ACCURACY]
+        return solved.where(better & solved.notna(), trained[column])
 
     def units(
         self, setting: str, by: Metric = "accuracy"

@@ -4,16 +4,19 @@ Unless a title says otherwise, accuracy is at the round with the best mean accur
 images, a choice that sees no test image.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from fedapp.core.formatting import count, duration, percent, points, size
 from fedapp.learn.metrics import LABEL_GROUPS, label_group
-from fedapp.reports.comparison.differences import REFERENCES, harm
+from fedapp.reports.comparison.differences import FINE_TUNED, harm, references_of
 from fedapp.reports.comparison.paper import COST, PaperNumbers
 from fedapp.reports.comparison.record import (
     BEST,
     FINAL,
+    LONE_FORMS,
+    NETWORK_ALONE,
     SELECTED,
     WORK,
     WORST_DECILE,
@@ -55,11 +58,11 @@ TITLES = {SELECTED: "Accuracy by {}, %", WORST_DECILE: "Worst tenth of the sites
 
 def summary_table(comparison: ComparisonRecord) -> Table:
     """Return accuracy, stability, harm, models sent and work, by method and setting."""
-    references = [found for preset in REFERENCES if (found := comparison.method(preset))]
+    references = references_of(comparison)
 
     def worse(reference: str) -> Column:
         def entry(setting: str, method: str) -> str:
-            if method == reference:
+            if method == comparison.behind(reference):
                 return DASH
             return percent(harm(comparison, setting, method, reference)[0].lower_share)
 
@@ -67,7 +70,7 @@ def summary_table(comparison: ComparisonRecord) -> Table:
 
     columns = {
         **{title: spread(comparison, column) for column, title in _SHARES.items()},
-        **{f"Sites worse than {comparison.looks[r].label}, %": worse(r) for r in references},
+        **{f"Sites worse than {comparison.label(r)}, %": worse(r) for r in references},
         "Models per site and round": mean(
             comparison, "models_per_site_round", lambda n: DASH if n is None else f"{n:.2f}"
         ),
@@ -91,9 +94,17 @@ def summary_table(comparison: ComparisonRecord) -> Table:
             "sites of all seeds; the tables of harm say how they are counted."
         )
     else:
-        absent = " and ".join(REFERENCES)
+        absent = f"{NETWORK_ALONE}, {LONE_FORMS[0]} and {FINE_TUNED}"
         notes.append(f"Harmed sites cannot be counted: {absent} are not in this comparison.")
-    return by_method("All at a glance", comparison, columns, notes)
+    table = by_method("All at a glance", comparison, columns, notes)
+    rows: list[Sequence[Entry]] = []
+    for setting in comparison.settings:
+        rows += [row for row in table.rows if row[0] == setting]
+        if form := comparison.lone_form(setting):
+            found = (spread(comparison, f"{ALONE}_{at}")(setting, form) for at in (SELECTED, FINAL))
+            label = f"{comparison.looks[form].label}, of each site alone"
+            rows.append([setting, label, *found, *[DASH] * (len(columns) - 2)])
+    return replace(table, rows=rows)
 
 
 def accuracy_table(comparison: ComparisonRecord) -> Table:

@@ -8,7 +8,7 @@ from fedapp.core.formatting import points
 from fedapp.experiment.preset_files import method_presets
 from fedapp.reports.comparison.differences import gains_table, harm, harm_table, paired_table
 from fedapp.reports.comparison.paper import PaperNumbers, read_printed
-from fedapp.reports.comparison.record import ComparisonRecord
+from fedapp.reports.comparison.record import BEST_ALONE, ComparisonRecord
 from fedapp.reports.comparison.style import featured, looks
 from fedapp.reports.comparison.sweep import sweeps
 from fedapp.reports.comparison.tables import (
@@ -196,10 +196,10 @@ def fair(tmp_path_factory) -> ComparisonRecord:
 
 def test_harmed_sites_by_hand(fair):
     """FixAvg is lower at mu 0.9 twice, at mu 0.3 and mu 0 once each; equal is no harm."""
-    overall, few, some, many = harm(fair, "a", "fixavg", "local_only")
+    overall, few, some, many = harm(fair, "a", "fixavg", BEST_ALONE)
     assert [(t.lower, t.n) for t in (overall, few, some, many)] == [(4, 6), (1, 2), (1, 2), (2, 2)]
     assert rows_of(fairness_table(fair))[1] == ["a", "FixAvg", "15.0 ± 7.1", "-", "-", "-"]
-    table = harm_table(fair, "local_only")
+    table = harm_table(fair, BEST_ALONE)
     assert rows_of(table)[0] == [
         *("a", "FixAvg", "66.7 % (4 of 6)", "16.7 % (1 of 6)", "-", "-"),
         *("50.0 % (1 of 2)", "50.0 % (1 of 2)", "100.0 % (2 of 2)"),
@@ -228,7 +228,51 @@ def test_gains_by_hand_a_run_is_one_observation(fair, tmp_path):
     assert gains_table(without) is None
     table = summary_table(without)
     assert not any("worse" in name for name in table.columns)
-    assert any("local_only and fedavg_ft are not in this" in note for note in table.notes)
+    assert any(
+        "local_only, one_round and fedavg_ft are not in this" in note for note in table.notes
+    )
+
+
+def test_alone_is_the_better_of_both_by_validation_site_by_site(tmp_path):
+    """Site 0: the closed form by validation; 1: the network; 2 has no labels and so no closed form.
+
+    Gains of x: 0.9 less 0.8, 0.4 and 0.1. Without validation accuracies, less 0.5, 0.4 and 0.1.
+    """
+    lone, val = [0.8, 0.7, None], [0.7, 0.5, None]
+    of = {"local_only": [0.5, 0.4, 0.1], "one_round": [0.9] * 3, "x": [0.9] * 3}
+    sites = [
+        site("a", method, 0, k, value, **(
+            {"val_accuracy": 0.6} if method == "local_only" else
+            {"alone_accuracy": lone[k], "alone_val_accuracy": val[k]} if method == "one_round" else {}
+        ))
+        for method, values in of.items() for k, value in enumerate(values)
+    ]  # fmt: skip
+    rows = [result("a", m, 0, 0.5, alone_selected_test_accuracy=0.6 if m == "one_round" else None)
+            for m in of]  # fmt: skip
+    found = written(tmp_path / "both", rows, sites)
+    pairs = found.site_pairs("a", "x", BEST_ALONE)
+    assert pairs["theirs"].tolist() == [0.8, 0.4, 0.1]
+    gain = rows_of(gains_table(found))
+    assert [row[1:4] for row in gain] == [
+        ["LocalOnly", "0", "-"],
+        *([name, "1", points((0.1 + 0.5 + 0.8) / 3)] for name in ("one_round", "x")),
+    ]
+    table = summary_table(found)
+    assert [row[1] for row in table.rows] == [
+        "LocalOnly",
+        "one_round",
+        "x",
+        "one_round, of each site alone",
+    ]
+    assert "60.0" in str(table.rows[3][2]) and "Sites worse than alone, %" in table.columns
+    without = [{k: v for k, v in row.items() if "val_" not in k} for row in sites]
+    old = written(tmp_path / "old", rows, without)
+    assert old.site_pairs("a", "x", BEST_ALONE)["theirs"].tolist() == [0.5, 0.4, 0.1]
+    assert "Sites worse than a network alone, %" in summary_table(old).columns
+    alone = [row for row in sites if row["method"] != "local_only"]
+    form = written(tmp_path / "form", rows[1:], alone)
+    assert form.site_pairs("a", "x", BEST_ALONE)["theirs"].tolist() == [0.8, 0.7]
+    assert "Sites worse than the closed form alone, %" in summary_table(form).columns
 
 
 def test_only_more_than_a_point_is_harm_or_help(tmp_path):
@@ -242,7 +286,7 @@ def test_only_more_than_a_point_is_harm_or_help(tmp_path):
         for number, (chosen, final) in enumerate(zip(*both, strict=True))
     ]
     rows = [result("a", m, 0, 0.5) for m in ("local_only", "x")]
-    assert rows_of(harm_table(written(tmp_path, rows, sites), "local_only"))[0][2:6] == [
+    assert rows_of(harm_table(written(tmp_path, rows, sites), BEST_ALONE))[0][2:6] == [
         *("16.7 % (1 of 6)", "33.3 % (2 of 6)", "16.7 % (1 of 6)", "0.0 % (0 of 6)"),
     ]
 
@@ -270,7 +314,7 @@ def test_the_summary_has_means_over_seeds_and_both_references(tmp_path):
         *("2.0 ± 1.4", "8.0 ± 0.0", "0.0", "100.0", "2.00"),  # 800 models, 20 sites, 20 rounds
         *("250", "16,000"),
     ]
-    assert column(table, "Sites worse than alone, %") == ["-", "0.0", "0.0"]
+    assert column(table, "Sites worse than a network alone, %") == ["-", "0.0", "0.0"]
     assert column(table, "Sites worse than FedAvg fine-tuned, %") == ["100.0", "-", "100.0"]
 
 
