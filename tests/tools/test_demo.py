@@ -22,10 +22,11 @@ SHORT = {
 
 def test_it_ends_with_a_verdict_a_picture_and_two_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDAPP_OUT", str(tmp_path))
-    blank, who, verdict, picture, page, *following = demo(**SHORT)
+    blank, verdict, gained, lost, unknown, picture, page, *following = demo(**SHORT)
     assert "3 simulated sites" in capsys.readouterr().out
-    assert not blank and who.startswith("Of 60 test images, ") and "sites gained" in who
-    assert "oining" in verdict and "on the same 60 test images" in verdict
+    assert not blank and "oining" in verdict and "of 60 test images right together" in verdict
+    named = ("Gained beyond chance: ", "Lost beyond chance: ", "Cannot be told: ")
+    assert all(map(str.startswith, (gained, lost, unknown), named))
     assert picture.endswith(str(tmp_path / "demo" / PICTURE))
     with Image.open(tmp_path / "demo" / PICTURE) as image:
         assert image.format == "PNG" and image.width > 800

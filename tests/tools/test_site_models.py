@@ -11,6 +11,7 @@ from fedapp.cli import app
 from fedapp.core.errors import RunError
 from fedapp.core.progress import slow_work_notice
 from fedapp.experiment.config import load_experiment
+from fedapp.models.card import joining_verdict
 from fedapp.models.description import read_description
 from fedapp.models.folder import model_folders, summarise_sites
 from tests.flower.results import loopback
@@ -47,9 +48,9 @@ def test_it_names_the_model_the_round_the_reason_and_the_one_alone(run):
         assert f", {when}\n" in block and found.choice.rule in block
         verdict = found.choice.verdict
         assert verdict.images == test.images
-        assert block.splitlines()[1] == f"  joining       {verdict.line}", "first of all"
+        assert block.splitlines()[1] == f"  joining       {joining_verdict(found)}", "first of all"
         assert all(f"  warning       {light}" in block for light in found.lights)
-    assert "Joining did harm: " in text and "trained alone round 0: " in text
+    assert "Joining did harm, beyond chance: " in text and "trained alone round 0: " in text
 
 
 def test_few_test_images_tell_nothing_and_it_says_how_many_would(tmp_path):
