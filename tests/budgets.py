@@ -61,7 +61,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/evaluation": (765, 8),
     "fedapp/learn": (2_735, 39),
     "fedapp/aggregation": (300, 8),
-    "fedapp/methods": (5_760, 66),
+    "fedapp/methods": (5_765, 66),
     "fedapp/experiment": (1_335, 9),
     "fedapp/models": (1_203, 10),
     "fedapp/site": (2_555, 17),
