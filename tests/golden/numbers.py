@@ -7,6 +7,7 @@ instructions, as an older CPU has none, or on a CPU of another make where that w
 `python -m tests.golden.numbers` rewrites `numbers.json`; CONTRIBUTING.md says when.
 """
 
+import csv
 import hashlib
 import json
 import os
@@ -22,8 +23,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedapp.core.formatting import csv_text
+from fedapp.evaluation.verdict import PAIRS
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import method_presets
+from fedapp.server.standings import LONE_VALIDATION
 from tests.flower.results import loopback, results, rows
 from tests.golden.sketch import apart, sketch
 from tests.own import experiment, three_sites
@@ -83,16 +87,24 @@ def run_of(name: str, out: Path, changes: Mapping[str, float] = MappingProxyType
 def digests(folder: Path) -> dict[str, Any]:
     """Return the digests of a run's folder and, for people, its last accuracy.
 
-    Without bytes sent: a message with one more field is no change of what is learned.
+    Without bytes sent, nor what is counted for the verdict alone: a message with one more field is
+    no change of what is learned.
     """
     lines = rows(folder)
     learned = [{k: v for k, v in line.items() if not k.startswith("bytes_")} for line in lines]
     return {
         "accuracy": round(lines[-1]["mean_test_accuracy"], 4),
         "metrics": digest(learned),
-        "per_site": digest((folder / "per_site.csv").read_text()),
+        "per_site": digest(_learned(folder / "per_site.csv")),
         "pool": digest(results(folder)["pool"]),
     }
+
+
+def _learned(path: Path) -> str:
+    """Return the text of per_site.csv without what is counted for the verdict alone."""
+    head, *lines = csv.reader(path.read_text().splitlines())
+    of = [k for k, name in enumerate(head) if name not in {*PAIRS, LONE_VALIDATION}]
+    return csv_text([[line[k] for k in of] for line in (head, *lines)])
 
 
 def digest(value: Any) -> str:
