@@ -122,6 +122,9 @@ class Standing:
         if (pairs := self.pairs or self._counted) is not None:
             return verdict_of(pairs)
         why = "without a model of each kind" if self.facts.test else "without test images"
+        tested = self.latest.get("test")
+        if tested is not None and len(tested.confusion) > self._names:
+            why = "from counts of findings, of which an image has several; the site's own page can"
         return Verdict("unknown", "accuracy", self.facts.test, why=why)
 
     @property
