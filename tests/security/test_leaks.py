@@ -11,6 +11,7 @@ import pytest
 from fedapp.core.errors import ConfigError, DataError, ImageError, StoreError, message_for_server
 from fedapp.core.progress import Progress
 from fedapp.data.folder import decode
+from fedapp.evaluation.verdict import PAIRS
 from fedapp.experiment.resume import open_run
 from fedapp.protocol.store import ModelStore
 from fedapp.protocol.traffic import COLUMNS, Ledger
@@ -35,6 +36,7 @@ SAID = {"val", "test", "test_before", "learned", "loss", "helpers", "pseudo", *(
     f"{part}_balanced_accuracy" for part in ("val", "test")
 )}  # fmt: skip
 SITE = {
+    *PAIRS,
     "site", "mu", "train", "labelled", "val", "test", "classes", "test_classes",
     "warmup_accuracy", "final_accuracy",
     "best_round_accuracy", "by_validation_accuracy", "before_training_accuracy", "val_accuracy",
