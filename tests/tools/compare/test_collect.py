@@ -193,7 +193,7 @@ def test_sites_and_rounds_are_tidy(tmp_path: Path):
         "final_accuracy": "0.5", "selected_accuracy": "0.625", "best_round_accuracy": "0.75",
         "common_accuracy": "", "tuned_accuracy": "0.5", "online_accuracy": "",
         "one_round_accuracy": "",
-        "alone_accuracy": "",
+        "alone_accuracy": "", "val_accuracy": "", "alone_val_accuracy": "",
     }  # fmt: skip
     assert (second["site"], second["selected_accuracy"], second["labelled"]) == ("1", "", "0")
     zero, one, *_ = rows(tmp_path, "rounds.csv")

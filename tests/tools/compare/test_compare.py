@@ -265,7 +265,12 @@ def test_a_cell_gives_the_numbers_of_fedapp_run(tmp_path: Path):
     words = {k: v for k, v in cell.overrides.items() if not k.startswith("runtime.")}
     words |= {"runtime.out": str(tmp_path / "runs"), "runtime.device": "cpu"}
     _, folder = run_loopback(load_experiment(cell.preset, words))
-    assert rows(folder) == rows(cell.folder)
+    # A cell keeps no models of its sites, which then send no counts for the verdict.
+    run, of_cell = (
+        [{k: v for k, v in row.items() if not k.startswith("bytes_")} for row in rows(of)]
+        for of in (folder, cell.folder)
+    )
+    assert run == of_cell
 
 
 def _made(folder: Path) -> tuple[str, str]:
