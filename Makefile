@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml requirements/constraints-hashes.txt
 	@touch $@
 
 demo: $(STAMP) ## the demo: handwritten digits, 10 simulated sites (no download)
-	@$(BIN)/python -m fedapp.simulation.flower_local digits_demo
+	@$(BIN)/python -m fedapp.simulation.flower_local
 
 deploy-demo: $(STAMP) ## a server and three sites as real programs: TLS, a key per site (docs/DEPLOY.md)
 	@$(BIN)/python -m fedapp.tools.deploy.compose_local

@@ -14,13 +14,14 @@ from client_app.refusals import refusal_of
 from client_app.resident.frames import Frame
 from client_app.resident.inputs import inputs_of, stamp_of
 from fedapp.core.errors import ProtocolError
+from fedapp.core.formatting import size
 from fedapp.core.process_tuning import tune_own_process
 from fedapp.data.sites import describe_bags_of_sites
 from fedapp.data.split.groups import count_test_copies, describe_copies
 from fedapp.experiment.config import load_run_config
 from fedapp.experiment.preset_files import Scalar, reading_files_once
 from fedapp.protocol.codec import decode_origin, decode_request, encode
-from fedapp.protocol.messages import Hello, Incoming, Origin, Refusal, Request, Task
+from fedapp.protocol.messages import Hello, Incoming, Origin, Refusal, Reply, Request, Task
 from fedapp.site.federation import display_name
 from fedapp.site.policy import SitePolicy
 from fedapp.site.site import SiteClient
@@ -94,8 +95,21 @@ def _answer(
     with locked(site, folder):
         policy.before(request, site, origin)
         incoming = policy.after(site.handle(request, payloads), site, request, origin)
+    if isinstance(incoming.answer, Reply) and not simulated_here(node_config):
+        log.info("%s", _progress(request, incoming, site.experiment.rounds.num_rounds, origin))
     # Where the site shares the pool, the server finds the new model there.
     return replace(incoming, payloads={}) if site.shares_pool else incoming
+
+
+def _progress(task: Task, incoming: Incoming, rounds: int, origin: Origin) -> str:
+    """Return a line of a real node's log: how far the run is, and what was just answered."""
+    assert isinstance(incoming.answer, Reply)
+    when = f"round {task.round} of {rounds}" if task.round else "before round 1"
+    step = f"{task.action}, a step of a masked sum" if task.sum is not None else task.action
+    sent = size(sum(map(len, incoming.payloads.values())))
+    val = incoming.answer.evaluations.get("val")
+    right = f", {val.correct} of {val.samples} validation images right" if val else ""
+    return f"run {origin.run}, {when}: {step} done, {sent} sent{right}"
 
 
 @lru_cache(maxsize=MAX_OPEN_SITES)

@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.refusals import refusal_of
+from client_app.refusals import refusal_of, show_own_lines
 from client_app.resident.caller import NoWorker, ask, worker_for
 from fedapp.core.errors import ConfigError
 from fedapp.protocol import flower_records
 from fedapp.protocol.messages import Hello
 
 log = logging.getLogger("flwr")
+show_own_lines()
 app = ClientApp()
 MODS_WITHOUT_EFFECT = {"secagg_mod", "secaggplus_mod"}
 """Flower's mods for secure aggregation: they pass this app's messages on unmasked."""

@@ -1,12 +1,31 @@
-"""Turn an error of a request into a line of the node's log and an answer for the server."""
+"""What a node's log shows, and the answer that the server gets where a request fails."""
 
 import logging
+import os
 from functools import lru_cache
 
 from fedapp.core.errors import FedAppError, message_for_server, one_line
 from fedapp.protocol.messages import Incoming, Refusal
 
 log = logging.getLogger("flwr")
+_HERE = os.path.dirname(__file__)
+
+
+def show_own_lines() -> None:
+    """Show the INFO lines of this project although Flower shows warnings only.
+
+    `fedapp node` has Flower show warnings only (FLWR_LOG_LEVEL), since Flower writes ten lines for
+    each message, and none of them says how far a run is.
+    """
+    for handler in log.handlers:
+        if handler.level == logging.WARNING:
+            handler.setLevel(logging.INFO)
+            handler.addFilter(_is_worth_a_line)
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    ours = record.name != log.name or record.pathname.startswith(_HERE)
+    return ours or record.levelno > logging.INFO
 
 
 def refusal_of(error: Exception) -> Incoming:

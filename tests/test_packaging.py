@@ -17,9 +17,16 @@ from flwr.common.config import flatten_dict, fuse_dicts, parse_config_args
 from packaging.requirements import Requirement
 
 from fedapp.__main__ import main as command_line
+from fedapp.core.errors import ConfigError
 from fedapp.experiment.code_hash import code_hash
-from fedapp.experiment.config import load_run_config
-from fedapp.experiment.preset_files import read_yaml
+from fedapp.experiment.config import (
+    AS_PRESET,
+    NO_SETTINGS,
+    config_keys,
+    load_experiment,
+    load_run_config,
+)
+from fedapp.experiment.preset_files import DEMO, read_yaml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -113,13 +120,60 @@ def test_no_file_names_a_package_index():
 # --- Flower's run config --------------------------------------------------------------------------
 
 
+DEFAULTS = flatten_dict(PROJECT["tool"]["flwr"]["app"]["config"])
+
+
+def by_flower(line, defaults=DEFAULTS):
+    """The experiment of `flwr run . --run-config LINE`."""
+    return load_run_config(fuse_dicts(defaults, parse_config_args([line])))
+
+
+def as_toml():
+    """The list of settings in pyproject.toml, to be copied from a failed assertion."""
+    groups = {}
+    for key in sorted(config_keys(), key=lambda key: ("." in key, key)):
+        group, _, name = key.rpartition(".")
+        groups.setdefault(group, []).append(f'{name} = "{AS_PRESET}"')
+    return "\n".join(
+        line
+        for group, lines in groups.items()
+        for line in ([f"\n[tool.flwr.app.config.{group}]"] if group else []) + lines
+    )
+
+
+def test_flower_knows_every_setting_and_keeps_what_the_preset_says():
+    assert as_toml() in (ROOT / "pyproject.toml").read_text()
+    assert DEFAULTS.keys() == {*NO_SETTINGS, *config_keys()}
+    assert load_run_config(DEFAULTS) == load_experiment(DEMO)  # what `make demo` runs
+
+
+def test_an_override_changes_one_key_and_keeps_the_rest():
+    changed = by_flower("rounds.num_rounds=1 training.learning_rate=1 data.download=false")
+    given = {"rounds.num_rounds": 1, "training.learning_rate": 1, "data.download": False}
+    assert changed == load_experiment(DEMO, given)
+    both = by_flower("preset='cifar10' seed=2 method.preset='fedavg' set='seed=2 data.root=/d'")
+    over = {"seed": 2, "method.preset": "fedavg", "data.root": "/d"}
+    assert both == load_experiment("cifar10", over)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("seed=''", "seed = ''.* give it a value, or leave it out"),
+     ("rounds.num_rounds='1'", "rounds.num_rounds = '1': must be a valid integer"),
+     ("method.num_replaced=3 method.preset='fedavg'", "method.num_replaced = 3"),
+     ("seed=1 set='seed=2'", "seed = 2 in `set`, but seed = 1 by its own key: keep one")],
+)  # fmt: skip
+def test_a_wrong_value_of_a_key_is_refused_as_on_the_command_line(line, words):
+    with pytest.raises(ConfigError, match=words):
+        by_flower(line)
+
+
 def test_a_command_lines_overrides_reach_the_experiment_with_their_types():
-    defaults = flatten_dict(PROJECT["tool"]["flwr"]["app"]["config"])
     line = (
         "preset='fashion_mnist' set='method.num_replaced=3 training.learning_rate=1e-3 "
         "data.download=false'"
     )
-    experiment = load_run_config(fuse_dicts(defaults, parse_config_args([line])))
+    experiment = by_flower(line)
     assert experiment.name == "fashion_mnist"
     assert experiment.method.num_replaced == 3
     assert experiment.training.learning_rate == 1e-3

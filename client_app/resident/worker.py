@@ -25,6 +25,7 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
+from client_app.refusals import show_own_lines
 from client_app.resident.frames import Frame, peer, receive, send
 from client_app.resident.lease import when_over
 from fedapp.core.errors import ProtocolError
@@ -159,6 +160,7 @@ def main() -> None:
     address = address_of(sys.argv[1:])
     when_over(address.lease, lambda: _exit_now(address))
     import_module("flwr.common.logger")  # its handler writes the worker's log
+    show_own_lines()
     from client_app.answering import SiteWork  # with torch, which takes seconds
 
     serve(address, SiteWork())

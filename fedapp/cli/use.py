@@ -24,7 +24,7 @@ Images = Annotated[
 def show_site(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="a node's store-path, or a run's name or folder; else your runs"),
+        typer.Argument(help="a node's FEDAPP_SITES, or a run's name or folder; else your runs"),
     ] = None,
     page: Annotated[
         Path | None,

@@ -224,9 +224,8 @@ def check_owned(path: Path) -> None:
         _check_owner(one, found)
         sticky = one != path and found.st_mode & stat.S_ISVTX
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
-            raise ConfigError(
-                f"{one}: others may write it (mode {stat.S_IMODE(found.st_mode):o}): chmod go-w"
-            )
+            mode = f"{stat.S_IMODE(found.st_mode):o}"
+            raise ConfigError(f"{one}: others may write it (mode {mode}): chmod go-w {one}")
 
 
 def open_own_file(path: Path, flags: int) -> FileIO:

@@ -92,6 +92,12 @@ _FILL_IN = "give it a value, or leave it out to keep what the preset says"
 """Remedy for an empty override of a setting that may not be empty. The usual cause is a shell
 variable that is not set."""
 
+AS_PRESET = "<preset>"
+"""Value of a key of Flower's run config that keeps what the preset says. It differs from an empty
+text, which some settings may have as their value."""
+NO_SETTINGS = ("preset", "set", "signed")
+"""Keys of Flower's run config that are no settings of an experiment."""
+
 _SYNONYMS = {
     word: key
     for key, words in {
@@ -211,18 +217,31 @@ def load_run_config(run_config: Mapping[str, Scalar]) -> Experiment:
 def read_run_config(run_config: Mapping[str, Scalar]) -> tuple[str, dict[str, Scalar]]:
     """Return the preset and the overrides of a Flower run config.
 
-    The run config has two keys only, because Flower refuses keys that pyproject.toml does not list:
-    `preset`, and `set` with `key=value` texts, separated and quoted as in a shell. Raises
-    ConfigError.
+    Flower refuses keys that pyproject.toml does not list. That file lists all `config_keys`, each
+    with the value `AS_PRESET`. Settings of a user's own method or network cannot be listed there:
+    they are given in `set`, as `key=value` texts, separated and quoted as in a shell. Any other
+    setting may be given there too. Raises ConfigError, also if a key has two different values.
     """
     preset, texts = run_config.get("preset", ""), run_config.get("set", "")
     if not isinstance(preset, str) or not preset:
         raise ConfigError(f"run config: preset = {preset!r}: name one of {', '.join(presets())}")
+    keys = {
+        key: value
+        for key, value in run_config.items()
+        if key not in NO_SETTINGS and value != AS_PRESET
+    }
     try:
-        return preset, parse_overrides(shlex.split(str(texts)))
+        words = parse_overrides(shlex.split(str(texts)))
     except ValueError as error:
         rule = "must be key=value with spaces between"
         raise ConfigError(f"run config: set = {texts!r}: {rule}; {error}") from None
+    for key in keys.keys() & words.keys():
+        if keys[key] != words[key]:
+            raise ConfigError(
+                f"run config: {key} = {words[key]!r} in `set`, but {key} = {keys[key]!r} by its "
+                "own key: keep one of the two"
+            )
+    return preset, keys | words
 
 
 def flower_run_config(run_config: Mapping[str, Scalar]) -> str:

@@ -115,6 +115,14 @@ class RunFolder:
         return self.path / "models"
 
     @property
+    def models_elsewhere(self) -> str:
+        """Where the sites' models are if nothing of a simulated site is here; empty if it is."""
+        simulated = self.sites_root, self.models_root, self.path / "manifest.safetensors"
+        if any(path.exists() for path in simulated):
+            return ""
+        return "each site keeps its own model: at the site, fedapp site FOLDER (its FEDAPP_SITES)"
+
+    @property
     def identity(self) -> str:
         """The identity of the run (`IDENTITY_FILE`); empty for a run of an earlier version."""
         return identity_of(self.path)

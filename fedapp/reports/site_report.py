@@ -13,6 +13,7 @@ from fedapp.core.errors import ConfigError, FedAppError, RunError, name_suggesti
 from fedapp.core.formatting import percent, size
 from fedapp.evaluation.findings import COUNTS_NOTE
 from fedapp.evaluation.reliability_warnings import warnings_about
+from fedapp.experiment.run_folder import RunFolder
 from fedapp.models.card import ANSWER_NAMES, joining_verdict, when
 from fedapp.models.description import DESCRIPTION, Description, read_description
 from fedapp.models.evidence import read_evidence
@@ -295,7 +296,9 @@ def _model(run: RunRecord, site: SiteRecord) -> Block:
     called = site.standing.facts.name or str(site.number)
     folder = run.path / "models" / called
     if not (folder / DESCRIPTION).is_file():
-        lines = [f"Its model for use is not here: fedapp site {run.name} --check makes it anew."]
+        remedy = RunFolder(run.path).models_elsewhere
+        remedy = remedy or f"fedapp site {run.name} --check makes it anew"
+        lines = [f"Its model for use is not here: {remedy}."]
     else:
         found = read_description(folder)
         taken = f"of {when(found)}" if found.origin.round else when(found)

@@ -1,7 +1,7 @@
 """Run a preset on Flower's simulation, on a SuperLink of its own that ends with the run.
 
-    python -m fedapp.simulation.flower_local PRESET [key=value ...]   run
-    python -m fedapp.simulation.flower_local --stop                   end what is left behind
+    python -m fedapp.simulation.flower_local [PRESET [key=value ...]]   run; the demo if no preset
+    python -m fedapp.simulation.flower_local --stop                     end what is left behind
 
 This program does not import torch: settings are checked in another process (`memory_probe`).
 
@@ -38,6 +38,7 @@ from fedapp.core.processes import (
     terminate_descendants,
     with_environment_variable,
 )
+from fedapp.experiment.preset_files import DEMO
 from fedapp.simulation.resources import Plan, WorkerNeed, free_ram, measured, planned, workers
 
 MARK = "FEDAPP_FLOWER_HOME"
@@ -84,7 +85,8 @@ def stop(app: Path) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; see the module's docstring."""
     parser = argparse.ArgumentParser(prog="python -m fedapp.simulation.flower_local")
-    parser.add_argument("preset", nargs="?", help="name in conf/, or the path of a YAML file")
+    what = f"name in conf/, or the path of a YAML file; {DEMO} if not given"
+    parser.add_argument("preset", nargs="?", default=DEMO, help=what)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--stop", action="store_true", help="end what a killed run left behind")
     args = parser.parse_args(argv)
@@ -93,8 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.stop:
             print(f"{stop(app)} processes ended")
             return 0
-        if args.preset is None:
-            parser.error("name a preset")
         if not (app / "server_app").is_dir():
             raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")
         return run(app, args.preset, args.overrides)

@@ -213,20 +213,25 @@ class Record:
     def _chained(self, texts: list[bytes]) -> Iterator[Line]:
         """Yield the lines. Raises RecordError for the first that does not follow the one before."""
         before = BEFORE_FIRST
+        remedy = f"put its newest copy back, or move {self.path} away and {self._accepting}"
         for count, text in enumerate(texts, 1):
+            at = f"{self.path}: line {count}"
             line = _read(text, count)
             if line.get("number") != count or line.get("before") != before:
-                raise RecordError(f"{self.path}: line {count}: does not follow the one before it")
+                raise RecordError(f"{at}: does not follow the one before it: {remedy}")
             if line.get("hash") != _hash(line):
-                raise RecordError(f"{self.path}: line {count}: was changed after it was written")
+                raise RecordError(f"{at}: was changed after it was written: {remedy}")
             before = line["hash"]
             yield line
 
     @property
     def _head(self) -> Head:
-        return Head(
-            self.folder, FOLDER, self.path, "take it as it is: fedapp audit --accept REASON"
-        )
+        return Head(self.folder, FOLDER, self.path, self._accepting)
+
+    @property
+    def _accepting(self) -> str:
+        """The last remedy: a person says that the record is as it is."""
+        return f"take it as it is: fedapp audit --site-folder {self.folder} --accept REASON"
 
     def _whole(self) -> tuple[bytes, bytes]:
         """Return the whole lines, and the bytes of a half-written line after them.

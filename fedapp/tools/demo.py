@@ -5,7 +5,7 @@ from pathlib import Path
 from fedapp.core.disk import write_atomic, write_error
 from fedapp.core.errors import RunError
 from fedapp.experiment.config import load_experiment
-from fedapp.experiment.preset_files import Scalar
+from fedapp.experiment.preset_files import DEMO, Scalar
 from fedapp.experiment.run_folder import RunFolder, check_name, runs_root
 from fedapp.reports.comparison.figures import png
 from fedapp.reports.report import write_reports
@@ -13,7 +13,6 @@ from fedapp.reports.run_end import headline, joining_of, run_name
 from fedapp.reports.who_gained import gains, who_gained
 from fedapp.simulation.loopback import run_loopback
 
-PRESET = "digits_demo"
 ROUNDS = 5
 """Fewer than the preset has. With these images, further rounds hardly change an answer."""
 PICTURE = "who-gained.png"
@@ -37,7 +36,7 @@ def demo(out: Path | None = None, **over: Scalar) -> list[str]:
     except OSError as error:
         raise write_error(folder, error, setting=ANOTHER) from error
     place = {"runtime.out": str(folder.parent), "runtime.run_name": folder.name}
-    experiment = load_experiment(PRESET, {"rounds.num_rounds": ROUNDS, **over, **place})
+    experiment = load_experiment(DEMO, {"rounds.num_rounds": ROUNDS, **over, **place})
     sites = experiment.split.num_clients
     print(f"{sites} simulated sites share scikit-learn's digits; some labelled all, some none.")
     print("Each trains alone, and together with the others: half a minute to two.", flush=True)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from fedapp.core.devices import pick_device, torch_threads
 from fedapp.core.disk import write_atomic
-from fedapp.core.errors import RunError
+from fedapp.core.errors import DataError, RunError
 from fedapp.core.formatting import percent, size
 from fedapp.core.progress import slow_work_notice
 from fedapp.evaluation.model_selection import USED, Choice, candidates
@@ -40,9 +40,11 @@ def kept_models(folder: Path) -> list[Path]:
     roots = {folder, *(root for place in _MODEL_ROOTS for root in folder.glob(place))}
     found = {path for root in roots for path in model_folders(root)}
     if not found:
+        is_run = (folder / "run.json").is_file()
+        elsewhere = RunFolder(folder).models_elsewhere if is_run else ""
         raise RunError(
-            f"{folder}: no models of a site: name a node's store-path, a run's folder, or the "
-            "folder that holds your runs"
+            f"{folder}: no models of a site: "
+            + (elsewhere or "name a node's FEDAPP_SITES, a run, or the folder that holds your runs")
         )
     return sorted(found)
 
@@ -135,8 +137,13 @@ def checked_models(run: FinishedRun) -> list[CheckedModel]:
             f"{run.path}: round {run.state.round} of {last}: finish the run with "
             "runtime.resume=true"
         )
-    with slow_work_notice("reading the sites' data"):
-        federation = federation_of(run.experiment)
+    try:
+        with slow_work_notice("reading the sites' data"):
+            federation = federation_of(run.experiment)
+    except DataError as error:
+        if elsewhere := RunFolder(run.path).models_elsewhere:
+            raise RunError(f"{run.path}: the sites' data are not here: {elsewhere}") from error
+        raise
     if {facts.split_digest for facts in run.facts.values()} != {federation.digest}:
         raise RunError(
             f"{run.path}: its sites held other images than data.root has now: restore the data"

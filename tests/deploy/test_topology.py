@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from fedapp.tools.deploy.compose_local import APP, Service, Services, read_compose
+from fedapp.tools.deploy.compose_local import APP, Service, Services, read_compose, shown
 from tests.flower.results import rows
 
 SITES = ("north", "south", "west")
@@ -52,6 +52,15 @@ def test_a_service_that_is_left_out_is_answered_for(tmp_path):
     made = Services(two_services(tmp_path), tmp_path / "here", {"edge": "link"})
     assert made.addresses["edge:8443"] == made.addresses["link:8000"]
     assert made.text("site", "edge:8443") == made.addresses["link:8000"]
+
+
+def test_what_the_demo_prints_points_to_where_its_run_stays(tmp_path, monkeypatch):
+    inside, mine = tmp_path / "gone/runs", tmp_path / "mine"
+    monkeypatch.setenv("FEDAPP_OUT", str(mine))
+    said = f"Files in {inside}/demo-1\nPictures: fedapp report demo-1\n"
+    kept = f"Files in {mine}/demo-1\nPictures: fedapp report demo-1\n"
+    assert shown(said, inside, mine) == kept
+    assert shown(said, inside, inside) == said.replace("report ", f"report {inside}/")
 
 
 def test_it_reads_what_the_compose_file_says():

@@ -438,24 +438,30 @@ def test_a_run_that_stopped_says_how_to_go_on(experiment: Experiment) -> None:
 
 
 def test_code_hash_follows_names_and_bytes(tmp_path: Path) -> None:
-    for package in ("fedapp", "client_app", "stranger"):
+    for package in ("fedapp", "client_app", "stranger", "conf"):
         (tmp_path / package).mkdir()
-    code, conf = tmp_path / "fedapp" / "a.py", tmp_path / "conf"
+    code, project = tmp_path / "fedapp" / "a.py", tmp_path / "pyproject.toml"
     code.write_text("x = 1")
-    hashes = [digest_of(tmp_path, conf)]  # no presets: still a hash
+    hashes = [digest_of(tmp_path, tmp_path)]  # no pyproject.toml: still a hash
 
-    conf.mkdir()
-    (conf / "p.yaml").write_text("seed: 0")
-    hashes.append(digest_of(tmp_path, conf))
+    project.write_text("[project]\nname = 'a'\n")
+    hashes.append(digest_of(tmp_path, tmp_path))
     code.write_text("x = 2")
-    hashes.append(digest_of(tmp_path, conf))
+    hashes.append(digest_of(tmp_path, tmp_path))
     code.rename(tmp_path / "client_app" / "a.py")
-    hashes.append(digest_of(tmp_path, conf))
+    hashes.append(digest_of(tmp_path, tmp_path))
     assert len(set(hashes)) == 4
 
+    project.write_text("# said otherwise\nproject.name = 'a'\n")
     (tmp_path / "stranger" / "b.py").write_text("")
     (tmp_path / "fedapp" / "notes.txt").write_text("")
-    assert digest_of(tmp_path, conf) == hashes[-1]
+    (tmp_path / "conf" / "p.yaml").write_text("seed: 0")  # a preset is a setting
+    assert digest_of(tmp_path, tmp_path) == hashes[-1]
+
+    (tmp_path / "fedapp" / "app").mkdir()  # where an installed package has what is beside it
+    (tmp_path / "client_app").rename(tmp_path / "fedapp" / "app" / "client_app")
+    project.rename(tmp_path / "fedapp" / "app" / "pyproject.toml")
+    assert digest_of(tmp_path, tmp_path / "fedapp" / "app") == hashes[-1]
 
 
 # --- where runs are -------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Sites with data of their own over Flower's two apps: who is who, who is refused, what is told."""
 
+import io
 import json
 import logging
 import re
@@ -7,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from client_app.refusals import show_own_lines
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.config import load_experiment, shared_settings
 from fedapp.protocol import flower_records
@@ -126,6 +128,26 @@ def test_a_strange_label_is_spelled_out_to_the_site_and_counted_out_at_the_serve
     )
     assert "Smith" not in refusal.reason and "'On'" not in refusal.reason
     assert any("label 'On' is not in data.classes" in record.message for record in caplog.records)
+
+
+def test_a_nodes_log_has_progress_and_none_of_flowers_routine(here, monkeypatch):
+    wanted, make, _ = here
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    handler.setLevel(logging.WARNING)  # as FLWR_LOG_LEVEL of `fedapp node` has it
+    logger = logging.getLogger("flwr")
+    monkeypatch.setattr(logger, "handlers", [handler])
+    show_own_lines()
+    for level, words in ((logging.INFO, "Receiving"), (logging.WARNING, "broken")):
+        logger.handle(logging.LogRecord("flwr", level, "/flwr/x.py", 1, words, (), None))
+    serve(wanted, MemoryGrid({100 + k: make(name) for k, name in enumerate(NAMES)}))
+    lines = said.getvalue().splitlines()
+    rounds = wanted.rounds.num_rounds
+    last = [line for line in lines if f", round {rounds} of {rounds}: " in line]
+    assert lines[0] == "broken" and "Receiving" not in lines
+    assert len(last) == len(NAMES) and any(", before round 1: " in line for line in lines)
+    progress = re.compile(r"run \S+, round .* done, .*B sent, \d+ of \d+ validation images right")
+    assert all(map(progress.fullmatch, last))
 
 
 def test_a_run_without_one_good_site_ends_with_the_reason(here, tmp_path):

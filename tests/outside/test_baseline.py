@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_files
 from flwr.cli.utils import collect_files
-from flwr.common.config import flatten_dict
+from flwr.common.config import flatten_dict, fuse_dicts, parse_config_args
 from packaging.requirements import Requirement
 
-from fedapp.experiment.config import load_run_config
+from fedapp.core.errors import ConfigError
+from fedapp.experiment.config import load_experiment, load_run_config
 from fedapp.methods.um_pfssl.method import UmPfssl
 
 ROOT = Path(__file__).parents[2]
@@ -54,9 +55,33 @@ def test_from_a_wheel_the_apps_are_found_in_the_package(importable, monkeypatch,
 def test_its_settings_load_and_are_the_methods():
     config = flatten_dict(APP["config"])
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    ours = flatten_dict(ours)
     assert config.keys() == ours.keys()
-    experiment = load_run_config(config)
-    assert isinstance(experiment.method, UmPfssl)
+    changed = {key: said for key, said in config.items() if said != ours.get(key)}
+    assert changed == {"method.preset": "um_pfssl"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["seed=1", "rounds.num_rounds=1", "set='rounds.num_rounds=1'", "preset='fashion_mnist'",
+     "set='method.preset=um_pfssl rounds.num_rounds=30 seed=1'"],
+)  # fmt: skip
+def test_whatever_is_overridden_it_runs_um_pfssl(line):
+    config = flatten_dict(APP["config"])
+    experiment = load_run_config(fuse_dicts(config, parse_config_args([line])))
+    own = load_experiment(config["preset"], {"method.preset": "um_pfssl"})
+    assert type(experiment.method) is UmPfssl and experiment.method == own.method
+
+
+def test_another_method_is_chosen_by_its_key_alone():
+    config = flatten_dict(APP["config"])
+    for line in ("set='method.preset=recommended'", "method.name='fedavg'"):
+        with pytest.raises(ConfigError, match="keep one of the two"):
+            load_run_config(fuse_dicts(config, parse_config_args([line])))
+    for name in ("um_pfssl_mi_labels", "fedavg"):
+        line = f"method.preset='{name}'"
+        chosen = load_run_config(fuse_dicts(config, parse_config_args([line])))
+        assert chosen == load_experiment(config["preset"], {"method.preset": name})
 
 
 def test_the_bundle_is_small_and_needs_the_package_alone():

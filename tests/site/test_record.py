@@ -86,10 +86,10 @@ def test_a_head_that_is_gone_or_damaged_is_found_and_accepted_by_a_persons_word(
     head = record._head._path
     for _ in range(2):
         head.write_bytes(b"{}")
-        with pytest.raises(RecordError, match="audit --accept"):
+        with pytest.raises(RecordError, match="--accept REASON"):
             record.check()
         head.unlink()
-        with pytest.raises(RecordError, match="audit --accept"):
+        with pytest.raises(RecordError, match="--accept REASON"):
             record.add("sent")
         record.accept("moved to another machine")
     assert record.verify()[0] == 7
@@ -116,7 +116,7 @@ def test_whatever_is_not_the_newest_record_stops_the_site_before_its_next_line(r
     lines = record.path.read_text().splitlines(keepends=True)
     record.path.write_text(older := "".join(OLDER[how](before, lines)))
     for asked in (record.check, lambda: record.add("started")):
-        with pytest.raises(RecordError, match="audit --accept"):
+        with pytest.raises(RecordError, match="--accept REASON"):
             asked()
     assert record.path.read_text() == older  # nothing was added
     record.path.unlink()

@@ -391,12 +391,17 @@ def test_a_file_that_is_no_terms_is_refused_by_name(written, text, said):
 
 def test_the_example_is_a_file_of_terms_and_names_them_all():
     terms = read_terms(EXAMPLE)
-    assert terms.methods and terms.hours and not terms.own_modules
+    assert terms.methods and not terms.own_modules
+    # A first trial, by day, with few images: it is done, and measured.
+    terms.check_run(load_experiment("own_data"), "trial")
+    for hour in range(24):
+        terms.check_hour(datetime(2026, 1, 1, hour))
+    assert not terms.withheld({0: 1, 1: 20})
     text = EXAMPLE.read_text()
     plain = text.replace("# clip", "clip").replace("# eps", "eps")
     plain = plain.replace("# delta", "delta").replace("# runs", "runs")
     plain = plain.replace("# started", "started").replace("# masked", "masked")
-    for term in ("least", "most", "members", "colluding", "patients"):
+    for term in ("least", "most", "members", "colluding", "patients", "hours"):
         plain = plain.replace(f"# {term}", term)
     assert set(Terms.__dataclass_fields__) == {
         line.partition(":")[0] for line in plain.splitlines() if line[:1].isalpha()

@@ -95,7 +95,7 @@ def test_a_page_for_each_site_whose_making_says_what_it_does(run, tmp_path, monk
 def test_a_folder_without_models_is_refused_in_one_line(tmp_path):
     result = CliRunner().invoke(app, ["site", str(tmp_path)])
     assert isinstance(result.exception, RunError) and "\n" not in str(result.exception)
-    assert "no models of a site: name a node's store-path" in str(result.exception)
+    assert "no models of a site: name a node's FEDAPP_SITES" in str(result.exception)
 
 
 def test_all_sites_together_are_the_sums_of_their_models(run):

@@ -2,9 +2,10 @@
 
     python -m fedapp.tools.deploy.compose_local [KEEP]   KEEP: folder that stays, with logs and runs
 
-Each service runs exactly its command and its health check. What a container would provide is
-replaced: a service's name and port by 127.0.0.1 and a free port, each volume and mount by a folder.
-Without nginx there is no gateway, which is printed, and sites talk to the SuperLink directly.
+Without KEEP only the run stays, among the user's runs. Each service runs exactly its command and
+its health check. What a container would provide is replaced: a service's name and port by 127.0.0.1
+and a free port, each volume and mount by a folder. Without nginx there is no gateway, which is
+printed, and sites talk to the SuperLink directly.
 
 Exit code: 0 the demo showed its result; 1 it did not; 128 + n signal n ended it.
 """
@@ -33,6 +34,7 @@ from fedapp.core.processes import (
     terminate,
     with_environment_variable,
 )
+from fedapp.experiment.run_folder import runs_root
 
 APP = Path(__file__).resolve().parents[3]
 MARK = "FEDAPP_COMPOSE_FOLDER"
@@ -129,6 +131,12 @@ class Services:
                 self._await(first, condition)
             self.spawn(name, self._services[name].command, name)
         return self._processes[name]
+
+    def check(self) -> None:
+        """Raise RunError if a service has failed: without it, nothing would go on."""
+        for name, process in self._processes.items():
+            if code := process.poll():
+                raise RunError(f"{name} ended with {code}; its last words: {self._last(name)}")
 
     def stop(self) -> None:
         """End every process of this federation."""
@@ -264,7 +272,19 @@ def has_gateway() -> bool:
     return all(map(shutil.which, ("nginx", "curl")))
 
 
-def _demo(folder: Path) -> int:
+def shown(text: str, runs: Path, place: Path) -> str:
+    """Return what the demo prints, with its run named so that a command here finds it.
+
+    runs: the folder of runs inside the federation. place: that in which the run is found later.
+    """
+    text = text.replace(str(runs), str(place))
+    if place == runs_root():
+        return text
+    return re.sub(r"(fedapp (?:report|site) )(?=demo-)", rf"\1{place}/", text)
+
+
+def _demo(folder: Path, place: Path) -> int:
+    """Run the demo in `folder`, and put its run into `place`."""
     compose = APP / "docker" / "compose.yaml"
     if not compose.is_file():
         raise RunError(f"{compose}: is not there; run this from a checkout of the project")
@@ -272,11 +292,18 @@ def _demo(folder: Path) -> int:
         print("no nginx here: the sites speak to the SuperLink without the gateway", flush=True)
     print(f"starting the services of {compose}; logs in {folder / 'logs'}", flush=True)
     with federation(compose, folder, gateway=gateway) as made:
-        process, shown = made.start("demo"), 0
-        while shown < len(text := made.log("demo")) or process.poll() is None:
-            print(text[shown:], end="", flush=True)
-            shown = len(text)
+        runs, process, told = made.volume("runs"), made.start("demo"), 0
+        ended = False
+        while not ended:
+            ended = process.poll() is not None
+            whole = made.log("demo") if ended else made.log("demo").rpartition("\n")[0]
+            print(shown(whole[told:], runs, place), end="", flush=True)
+            told = len(whole)
+            if not ended:
+                made.check()
             time.sleep(_POLL_S)
+        for run in () if place == runs else runs.iterdir():
+            shutil.copytree(run, place / run.name)
         return 1 if process.returncode else 0
 
 
@@ -286,7 +313,7 @@ def main(arguments: Sequence[str]) -> int:
         with signals_as_exit(), TemporaryDirectory(prefix="um-", ignore_cleanup_errors=True) as t:
             folder = Path(arguments[0]).absolute() if arguments else Path(t)
             folder.mkdir(parents=True, exist_ok=True)
-            return _demo(folder)
+            return _demo(folder, folder / "volumes" / "runs" if arguments else runs_root())
     except FedAppError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -74,7 +74,7 @@ def _read(path: Path, passphrase: Callable[[], str]) -> Ed25519PrivateKey:
             f"--key: {path}: {error.strerror}: ssh-keygen -t ed25519 -f {path}"
         ) from error
     if stat.S_IMODE(mode) & 0o077:
-        raise ConfigError(f"--key: {path}: others may read it: chmod 600")
+        raise ConfigError(f"--key: {path}: others may read it: chmod 600 {path}")
     try:
         try:
             return private_key(content, None)

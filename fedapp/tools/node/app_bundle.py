@@ -9,10 +9,7 @@ Presets do not count, because they are settings, which a run may give on its com
 are read as plain YAML, and a site's terms (`fedapp.site.terms`) judge settings.
 """
 
-import hashlib
-import json
 import re
-import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,12 +20,18 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedapp.core.errors import ConfigError, one_line
-from fedapp.experiment.code_hash import PACKAGES, STAND_IN, digest_of_files
+from fedapp.experiment.code_hash import (
+    BESIDE,
+    PROJECT,
+    ROOT,
+    STAND_IN,
+    code_files,
+    digest_of_files,
+    digest_over,
+    project_of,
+)
 from fedapp.experiment.preset_files import CONF
 
-PROJECT = "pyproject.toml"
-CARRIED = Path(__file__).resolve().parents[2] / "app"
-"""Where an installed package keeps the files that are beside `fedapp` in a checkout."""
 ABOUT = "/um-pfssl"
 """URL path at which a server says which app is installed there."""
 MAX_FILES = 20_000
@@ -52,13 +55,11 @@ class Bundle:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over names and contents of all files that may be code, as 64 hex digits."""
-        total = hashlib.sha256()
-        for name in sorted(filter(counts, self.files)):
-            content = self._counted(name)
-            total.update(f"{name}\0{len(content)}\0".encode())
-            total.update(content)
-        return total.hexdigest()
+        """SHA-256 over names and contents of all files that may be code, as 64 hex digits.
+
+        Of this project's app it is `code_hash.code_digest`, which logs and results show.
+        """
+        return digest_over({name: self.files[name] for name in filter(counts, self.files)})
 
     @cached_property
     def title(self) -> str:
@@ -76,7 +77,7 @@ class Bundle:
                 found[name] = "added"
             elif name not in self.files:
                 found[name] = "removed"
-            elif self._counted(name) != other._counted(name):
+            elif digest_over({name: self.files[name]}) != digest_over({name: other.files[name]}):
                 found[name] = "changed"
         return found
 
@@ -127,21 +128,8 @@ class Bundle:
         return schema, first, last
 
     @cached_property
-    def _project(self) -> dict[str, dict[str, dict[str, dict[str, object]]]]:
-        try:
-            found: dict[str, dict[str, dict[str, dict[str, object]]]] = tomllib.loads(
-                self.files.get(PROJECT, b"").decode()
-            )
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"the app's {PROJECT} cannot be read: {error}") from error
-        # Addresses of servers, which Flower removes before it sends the file.
-        found.get("tool", {}).get("flwr", {}).pop("federations", None)
-        return found
-
-    def _counted(self, name: str) -> bytes:
-        if name != PROJECT:
-            return self.files[name]
-        return json.dumps(self._project, sort_keys=True, default=str).encode()
+    def _project(self) -> dict[str, Any]:
+        return project_of(self.files.get(PROJECT, b""))
 
 
 def about(app: Bundle) -> dict[str, Any]:
@@ -208,18 +196,12 @@ def read_app(path: Path) -> Bundle:
 @cache
 def installed() -> Bundle:
     """Return the installed app, which this program is a part of."""
-    root = CARRIED.parents[1]
-    return _collected(root, CARRIED if CARRIED.is_dir() else root, CONF)
+    return _collected(ROOT, BESIDE, CONF)
 
 
 def _collected(root: Path, beside: Path, conf: Path) -> Bundle:
-    """Return the files that Flower would send. root: folder of `fedapp`; beside: of the others."""
-    files = {PROJECT: beside / PROJECT}
-    for package in PACKAGES:
-        home = root if package == "fedapp" else beside
-        for path in (home / package).rglob("*.py"):
-            if home != root or CARRIED not in path.parents:
-                files[path.relative_to(home).as_posix()] = path
+    """Return the files that Flower would send. root, beside: see `code_files`."""
+    files = code_files(root, beside)
     for path in conf.rglob("*.yaml"):
         files[f"conf/{path.relative_to(conf).as_posix()}"] = path
     return Bundle({name: path.read_bytes() for name, path in files.items()})

@@ -9,7 +9,6 @@ from rich.prompt import Confirm
 from rich.table import Table
 
 from fedapp.core.errors import ConfigError
-from fedapp.experiment.code_hash import hash_of_files
 from fedapp.tools.node.app_bundle import Bundle, installed, read_app
 from fedapp.tools.node.approvals import Approvals, Word
 
@@ -22,19 +21,20 @@ would add lines that the record's head does not know, which stops the site."""
 
 
 def hash_line(where: Path | None) -> str:
-    """Return an app's hash, with its title and the hash of its code, on one line.
+    """Return the hash of an app's code, with the app's title, on one line.
 
     where: a checkout or a FAB; None: what is installed here. The hash is the same wherever it is
-    made, so that a site can compare it with what a run brings. Raises ConfigError as `read_app`.
+    made, so that a site can compare it with what a run brings; logs and results show its first 16
+    digits. Raises ConfigError as `read_app`.
     """
     app = read_app(where) if where else installed()
-    return f"{app.hash}  {app.title}, code {hash_of_files(app.files)}"
+    return f"{app.hash}  {app.title}"
 
 
 def overview(approvals: Approvals, console: Console) -> None:
     """Print the installed app, the latest decision on each app, and the apps that wait for one."""
     here = installed()
-    table = Table("app", "hash", "state", "since", "by", box=None, pad_edge=False)
+    table = Table("app", "code", "state", "since", "by", box=None, pad_edge=False)
     latest = {one.app: one for one in approvals.decisions()}
     if here.hash not in latest:
         table.add_row(here.title, here.hash[:SHOWN], "may run: it is installed here")
@@ -75,10 +75,7 @@ def describe(app: Bundle, approvals: Approvals, console: Console, lines: bool) -
     before = approvals.last_approved()
     kind = "the installed app" if before.hash == installed().hash else "the one approved last"
     console.print(f"app       {escape(app.title)}", highlight=False)
-    console.print(f"hash      {app.hash}", highlight=False)
-    console.print(
-        f"code      {hash_of_files(app.files)} (as logs and results name it; presets count there)"
-    )
+    console.print(f"code      {app.hash}", highlight=False)
     keeps = (
         "kept by this code"
         if KEEPER in app.files

@@ -61,7 +61,9 @@ class SiteNode:
         try:
             ssl.create_default_context(cafile=self._ca)
         except ssl.SSLError as error:
-            raise ConfigError(f"--keys: {self._ca}: is no certificate (PEM)") from error
+            raise ConfigError(
+                f"--keys: {self._ca}: is no certificate (PEM): copy that of the server's CA there"
+            ) from error
         Approvals(self._own).decisions()
         _ = SitePolicy(self._own, self.no_terms).terms
         Record(self._own).check()
@@ -100,6 +102,8 @@ class SiteNode:
         Record(self._own).add(
             "started", app=installed().hash
         )  # if it cannot be written, no run may be done here
+        # Else Flower writes ten lines for each message; `client_app.refusals` shows our own lines.
+        os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")
         # Flower starts its other programs by name, from the PATH.
         places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
         os.environ["PATH"] = os.pathsep.join(places)

@@ -65,7 +65,10 @@ def health(path: Path) -> tuple[bool, str]:
         age = time.time() - path.stat().st_mtime
         state, since, detail = (str(said[key]) for key in ("state", "since", "detail"))
     except FileNotFoundError:
-        return False, "not running: `fedapp node` was not started here, or was stopped"
+        return False, (
+            f"not running, or started with another --port or FEDAPP_SITES: there is no {path}; "
+            "give both as the node has them, or start `fedapp node`"
+        )
     except (OSError, ValueError, LookupError, TypeError) as error:
         return False, f"{path}: cannot be read ({error}): start `fedapp node` again"
     if age > FRESH_S:

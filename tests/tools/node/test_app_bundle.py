@@ -10,9 +10,10 @@ from flwr.cli.build import build_fab_from_files
 from flwr.cli.utils import collect_files
 
 from fedapp.core.errors import ConfigError
-from fedapp.experiment.code_hash import code_hash, hash_of_files
+from fedapp.experiment.code_hash import code_digest, code_hash, digest_of_files
 from fedapp.tools.node import app_bundle
 from fedapp.tools.node.app_bundle import Bundle, installed, read_app, read_fab
+from fedapp.tools.node.approve import hash_line
 
 ROOT = Path(__file__).parents[3]
 PROJECT = b'[project]\nname = "app"\nversion = "2"\n[tool.flwr.app]\npublisher = "us"\n'
@@ -38,7 +39,11 @@ def test_a_checkout_its_fab_and_the_installed_package_have_one_hash(tmp_path):
     (tmp_path / "app.fab").write_bytes(built)
     found = [read_fab(built), read_app(tmp_path / "app.fab"), read_app(ROOT), installed()]
     assert len({one.hash for one in found}) == 1
-    assert hash_of_files(found[0].files) == code_hash()[1]
+    # What logs and results call "code", and what people compare by telephone, is the same number.
+    assert found[0].hash == code_digest() == digest_of_files(found[0].files)
+    assert found[0].hash.startswith(code_hash()[1]) and hash_line(ROOT).startswith(found[0].hash)
+    own_preset = Bundle({**found[0].files, "conf/hospitals.yaml": b"seed: 1"})
+    assert own_preset.hash == digest_of_files(own_preset.files) == found[0].hash
     assert found[0].title == "fedapp fedapp 1.0.0"
     assert found[0].differences(installed()) == {}
 
