@@ -20,6 +20,12 @@ def test_a_site_sees_its_own_numbers(tmp_path):
     assert "its own warm-up model 1 of 5" in text and "chance" not in text
     assert "4 of 5 80.0 37.6 to 96.4" in text
     assert "10 pseudo-labels, 3 of them wrong (30.0 %)." in text
+    assert "Its model for use is not here: each site keeps its own model: at the site, f" in text
+
+
+def test_a_simulated_sites_model_that_is_gone_can_be_made_anew(tmp_path):
+    (write_run(tmp_path) / "sites").mkdir()
+    text = check(site_page(view_of_run(read_run(tmp_path / "mine"), "east"))).text
     assert "Its model for use is not here: fedapp site mine --check makes it anew." in text
 
 
