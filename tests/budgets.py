@@ -62,19 +62,19 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/learn": (2_735, 39),
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (5_765, 66),
-    "fedapp/experiment": (1_335, 9),
+    "fedapp/experiment": (1_375, 9),
     "fedapp/models": (1_203, 10),
     "fedapp/site": (2_555, 17),
     "fedapp/server": (2_330, 15),
     "fedapp/reports": (4_395, 24),
     "fedapp/simulation": (610, 8),
-    "fedapp/tools": (5_250, 46),
+    "fedapp/tools": (5_255, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (700, 8),
-    "client_app": (970, 13),
+    "client_app": (992, 13),
     "server_app": (600, 7),
     "bench": (2_525, 30),
-    "tests": (48_190, 400),
+    "tests": (48_510, 401),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
