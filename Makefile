@@ -36,8 +36,8 @@ $(STAMP): pyproject.toml requirements/constraints-hashes.txt
 	$(BIN)/python -m pip check
 	@touch $@
 
-demo: $(STAMP) ## the demo: handwritten digits, 10 simulated sites (no download)
-	@$(BIN)/python -m fedapp.simulation.flower_local
+demo: $(STAMP) ## the demo: six simulated clinics through Flower on Ray (no download)
+	@$(BIN)/fedapp demo --flower
 
 deploy-demo: $(STAMP) ## a server and three sites as real programs: TLS, a key per site (docs/DEPLOY.md)
 	@$(BIN)/python -m fedapp.tools.deploy.compose_local

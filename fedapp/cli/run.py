@@ -51,17 +51,21 @@ def run(
 @app.command(rich_help_panel=PANEL)
 def demo(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="new folder; else `demo` in your runs")
+        Path | None,
+        typer.Option("--out", "-o", help="new folder; else `demo`, `demo-2`, ... in your runs"),
     ] = None,
     seed: Seed = None,
+    flower: Annotated[
+        bool, typer.Option("--flower", help="through Flower on Ray, in a checkout of the project")
+    ] = False,
 ) -> None:
-    """Show in a minute or two what this is for: 10 simulated sites train alone and together."""
+    """Show in seconds what this is for: six simulated clinics, each alone and all together."""
     from fedapp.core.processes import termination_as_interrupt
     from fedapp.tools.demo import demo as show
 
     with termination_as_interrupt():
         over = {} if seed is None else {"seed": seed}
-        for line in show(out, **over):
+        for line in show(out, flower=flower, **over):
             print(line)
 
 

@@ -120,7 +120,7 @@ class DataSettings:
     them (docs/OWN_DATA.md). Empty: each image has one class."""
     sites: Names = ""
     """Names of the sites that may take part, separated by commas; their order gives the numbers of
-    the sites."""
+    the sites. Simulated sites without names are called by their numbers."""
     channels: Annotated[int, Field(ge=0, le=3)] = 0
     """Channels of every image: 1 (grey) or 3 (RGB)."""
     mean: float = 0.5
@@ -185,9 +185,9 @@ class DataSettings:
             rule = "is a setting of own data: set name to 'own' or drop it"
             of_own = ("classes", "channels", "vector_size", "encoder")
             found |= dict.fromkeys(of_own, rule)
-            if given["name"] not in NATURAL:
-                found["sites"] = rule
-            if not str(given["name"]).startswith(MEMORY):
+            if str(given["name"]).startswith(MEMORY):
+                found["sites"] = "names no sites that come from Python: name them there, drop it"
+            else:
                 rule = "says nothing of such data, where each image is of one class: drop it"
                 found["findings"] = rule
         elif given["vector_size"]:
@@ -686,12 +686,11 @@ def _check_natural(data: DataSettings, split: SplitSettings) -> Iterator[Incompa
     if data.name == OWN:
         if split.deal == "natural":
             yield Incompatibility("split.deal", "own data are dealt by nobody", "leave it out")
-    elif split.deal != "natural":
-        if data.sites:
-            yield Incompatibility("data.sites", "goes with split.deal=natural", "leave it out")
-    elif data.name not in NATURAL:
+    elif split.deal == "natural" and data.name not in NATURAL:
         rule = f"{data.name} does not say where its inputs come from"
         yield Incompatibility("split.deal", rule, f"choose data.name of {', '.join(NATURAL)}")
+    elif split.deal != "natural" and not data.sites:
+        return  # simulated sites without names have numbers
     elif len(data.site_names) != split.num_clients:
         rule = f"data.sites names {len(data.site_names)} sites"
         yield Incompatibility("split.num_clients", rule, "make the two equal")

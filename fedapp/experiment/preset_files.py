@@ -21,7 +21,7 @@ Scalar = str | int | float | bool
 _HERE = Path(__file__).resolve().parents[1]
 # A wheel carries conf/ inside the package; a checkout and a Flower app bundle have it beside.
 CONF = _HERE / "conf" if (_HERE / "conf").is_dir() else _HERE.parent / "conf"
-DEMO = "digits_demo"
+DEMO = "demo"
 """Preset of `fedapp demo` and `make demo`, and in pyproject.toml that of a plain `flwr run .`."""
 IN_MEMORY = CONF / "python" / "in_memory.yaml"
 """Default preset of a run on data in memory, or on a folder of images."""

@@ -90,6 +90,7 @@ def headline(summary: Row) -> str:
 def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     """Return right answers over the images of all sites, beside the mean of the sites' shares."""
     mean, answers = summary.get("mean_test_accuracy") or {}, {**(summary.get("answers") or {})}
+    per_site = _without_repeats(per_site)
     last, chosen = summary["rounds"], mean.get("best_by_validation_round")
     best = ", best on validation"
     table = [
@@ -103,12 +104,13 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
     if chosen not in {None, last}:
         chosen_mean = mean.get("best_by_validation")
         table.append((f"after round {chosen}{best}", VALIDATION, chosen_mean))
+    table = [line for line in table if line[1] != WARMUP or _known(per_site, WARMUP)]
     for name, column, label in (
         ("one_round", "one_round_accuracy", "the closed form, before any training"),
         ("common", COMMON, "the server's average of all sites, at the end"),
         ("alone", ALONE, "each site's model trained alone, at the end"),
     ):
-        if name in answers:
+        if name in answers and _known(per_site, column):
             if name == "alone" and (without := answers[name].get("sites_without")):
                 label = f"each site trained alone, without {without} that cannot"
                 answers["alone"] = {"final": _mean(_known(per_site, ALONE))}
@@ -121,6 +123,19 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
             for label, column, mean in table
         ),
     ]
+
+
+def _without_repeats(per_site: Sequence[Row]) -> list[Row]:
+    """Return the rows without columns that repeat the last round's at every site.
+
+    A method that trains nothing has the same answers before round 1, after it, and on average.
+    """
+    repeats = [
+        column
+        for column in (WARMUP, COMMON)
+        if all(row.get(column) == row.get(FINAL) for row in per_site)
+    ]
+    return [{key: row[key] for key in row if key not in repeats} for row in per_site]
 
 
 def _findings(summary: Row) -> list[str]:
@@ -156,6 +171,7 @@ def _by_site(per_site: Sequence[Row], round_zero: str) -> list[str]:
     """Return a line for each site, that with the smallest share of labels first."""
     if not _measured(per_site):
         return []
+    per_site = _without_repeats(per_site)
     shown = [(WARMUP, f"{round_zero}, %"), (ALONE, "alone, %"), (FINAL, "last, %")]
     shown = [(column, head) for column, head in shown if _known(per_site, column)]
     heads = "".join(f"{head:>12}" for _, head in shown)

@@ -44,6 +44,7 @@ from fedapp.simulation.resources import Plan, WorkerNeed, free_ram, measured, pl
 MARK = "FEDAPP_FLOWER_HOME"
 """Environment variable that marks the processes of such a run; its value is their FLWR_HOME."""
 
+_ROOT = Path(__file__).resolve().parents[2]
 _START_S = 60.0
 
 
@@ -90,18 +91,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--stop", action="store_true", help="end what a killed run left behind")
     args = parser.parse_args(argv)
-    app = Path(__file__).resolve().parents[2]
     try:
         if args.stop:
-            print(f"{stop(app)} processes ended")
+            print(f"{stop(_ROOT)} processes ended")
             return 0
-        if not (app / "server_app").is_dir():
-            raise RunError(f"{app}: holds no Flower app; run this from a checkout of the project")
-        return run(app, args.preset, args.overrides)
+        return run(checkout(), args.preset, args.overrides)
     except FedAppError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+
+
+def checkout() -> Path:
+    """Return the folder of this project's Flower app. Raises RunError where there is none."""
+    if not (_ROOT / "server_app").is_dir():
+        raise RunError(f"{_ROOT}: holds no Flower app; run this from a checkout of the project")
+    return _ROOT
 
 
 def _home(app: Path) -> Path:

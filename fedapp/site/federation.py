@@ -263,7 +263,7 @@ def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
 
 @lru_cache(maxsize=1)
 def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str) -> LoadedSites:
-    pool, names = load_dataset(data, seed), tuple[str, ...]()
+    pool, names = load_dataset(data, seed), data.site_names
     if split.deal == "natural":
         pool = only_sites(pool, data.site_names, data.name)
         assert pool.sites is not None

@@ -1,5 +1,6 @@
-"""`fedapp demo`: runs a small federation in one process and draws which sites gained by joining."""
+"""`fedapp demo`: runs a small federation and draws which sites gained by joining."""
 
+from itertools import count
 from pathlib import Path
 
 from fedapp.core.disk import write_atomic, write_error
@@ -9,24 +10,24 @@ from fedapp.experiment.preset_files import DEMO, Scalar
 from fedapp.experiment.run_folder import RunFolder, check_name, runs_root
 from fedapp.reports.comparison.figures import png
 from fedapp.reports.report import write_reports
-from fedapp.reports.run_end import headline, joining_of, run_name
+from fedapp.reports.run_end import run_name
 from fedapp.reports.who_gained import gains, who_gained
+from fedapp.simulation.flower_local import checkout, run
 from fedapp.simulation.loopback import run_loopback
 
-ROUNDS = 5
-"""Fewer than the preset has. With these images, further rounds hardly change an answer."""
 PICTURE = "who-gained.png"
 ANOTHER = "fedapp demo --out FOLDER"
 
 
-def demo(out: Path | None = None, **over: Scalar) -> list[str]:
-    """Run the demo and return the lines to print: a verdict, the files, the next commands.
+def demo(out: Path | None = None, *, flower: bool = False, **over: Scalar) -> list[str]:
+    """Run the demo and return the lines to print: the files, the next commands.
 
-    out: a new folder for the run; None: `demo` among the user's runs. over: further overrides.
-    Raises RunError if the folder exists already or its name cannot be a run's, StoreError if it
-    cannot be made.
+    out: a new folder for the run; None: the first of `demo`, `demo-2`, ... among the user's runs
+    that is free. flower: through Flower's simulation on Ray, which takes a checkout; else in this
+    process, with the same numbers. over: further overrides. Raises RunError if the folder exists
+    already, its name cannot be a run's, or the run fails; StoreError if it cannot be made.
     """
-    folder = (out or runs_root() / "demo").absolute()
+    folder = (out or _free(runs_root())).absolute()
     if folder.exists():
         raise RunError(f"{folder}: is there already: name a new folder ({ANOTHER})")
     check_name(folder.name, "--out")
@@ -35,25 +36,34 @@ def demo(out: Path | None = None, **over: Scalar) -> list[str]:
         folder.rmdir()
     except OSError as error:
         raise write_error(folder, error, setting=ANOTHER) from error
-    place = {"runtime.out": str(folder.parent), "runtime.run_name": folder.name}
-    experiment = load_experiment(DEMO, {"rounds.num_rounds": ROUNDS, **over, **place})
-    sites = experiment.split.num_clients
-    print(f"{sites} simulated sites share scikit-learn's digits; some labelled all, some none.")
-    print("Each trains alone, and together with the others: half a minute to two.", flush=True)
-    run_loopback(experiment, lambda summary, *_: headline(summary))
+    settings = {**over, "runtime.out": str(folder.parent), "runtime.run_name": folder.name}
+    experiment = load_experiment(DEMO, settings)
+    sites = experiment.data.site_names or range(experiment.split.num_clients)
+    print(f"{len(sites)} simulated clinics share scikit-learn's handwritten digits. Each has a")
+    print("scanner and a mix of digits of its own; about one training image in ten is labelled.")
+    print(end="", flush=True)
+    if not flower:
+        run_loopback(experiment)
+    elif run(checkout(), DEMO, [f"{key}={value}" for key, value in settings.items()]):
+        raise RunError(f"{folder}: the run did not end well; its last lines say why")
     files = RunFolder(folder)
-    rows, summary = files.per_site(), files.read_json("summary.json") or {}
-    write_atomic(folder / PICTURE, png(who_gained(gains(rows))), durable=False)
+    write_atomic(folder / PICTURE, png(who_gained(gains(files.per_site()))), durable=False)
     [page] = write_reports([str(folder)])
     name = run_name(folder)
     return [
         "",
-        *joining_of(summary, rows),
         f"Picture of who gained: {folder / PICTURE}",
         f"Page of the run:       {page}",
         "Next:",
         f"  fedapp site {name}",
         "      did joining pay at each site, and which model does it keep?",
+        f"  fedapp run {DEMO} method.preset=um_pfssl_mi_labels rounds.num_rounds=10",
+        "      the same clinics by UM-pFSSL, which trains networks: a minute",
         "  fedapp advise FOLDER",
         "      which method do your own images support? a folder for each class",
     ]
+
+
+def _free(root: Path) -> Path:
+    names = (DEMO if number == 1 else f"{DEMO}-{number}" for number in count(1))
+    return next(root / name for name in names if not (root / name).exists())
