@@ -76,13 +76,13 @@ def test_the_wheel_says_which_extras_there_are(wheel):
 
 
 def test_the_demo_ends_with_a_picture(fedapp, tmp_path):
-    """From an empty folder, without Flower; README shows its two lines."""
+    """From an empty folder, without Flower; README shows its verdict."""
     done = fedapp("fedapp", "demo")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs/demo/who-gained.png").is_file()
     shown = (ROOT / "README.md").read_text().splitlines()
-    said = [line for line in done.stdout.splitlines() if "test images" in line]
-    assert len(said) == 2 and set(said) <= set(shown)
+    said = [line for line in done.stdout.splitlines() if "beyond chance" in line]
+    assert len(said) == 3 and set(said) <= set(shown)
 
 
 def test_it_knows_the_hash_of_the_app_that_a_run_brings(fedapp):

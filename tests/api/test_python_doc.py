@@ -16,7 +16,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(5))  # there are five
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(6))  # there are six
 def test_an_example_runs(example, tmp_path):
     program = tmp_path / "example.py"
     program.write_text(example)
