@@ -107,7 +107,7 @@ def _progress(task: Task, incoming: Incoming, rounds: int, origin: Origin) -> st
     when = f"round {task.round} of {rounds}" if task.round else "before round 1"
     step = f"{task.action}, a step of a masked sum" if task.sum is not None else task.action
     sent = size(sum(map(len, incoming.payloads.values())))
-    val = incoming.answer.evaluations.get("val")
+    val = incoming.answer.with_repeats().evaluations.get("val")
     right = f", {val.correct} of {val.samples} validation images right" if val else ""
     return f"run {origin.run}, {when}: {step} done, {sent} sent{right}"
 

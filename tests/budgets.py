@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (992, 13),
     "server_app": (600, 7),
     "bench": (2_525, 30),
-    "tests": (48_510, 401),
+    "tests": (48_525, 401),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -43,6 +43,7 @@ class Place:
     certs: Path
     said: str = ""
     node: str = "north"
+    named: str = ""
 
     @property
     def keys(self) -> Path:
@@ -92,6 +93,14 @@ def fits(place: Place) -> bool:
 
 def approves(place: Place) -> bool:
     return place.fedapp("approve", "--site-folder", place.keys)
+
+
+def decides(place: Place) -> bool:
+    return place.fedapp("approve", place.named, "--site-folder", place.keys, "--yes")
+
+
+def explains(place: Place) -> bool:
+    return place.fedapp("terms", "--site-folder", place.named or place.keys)
 
 
 def signs(place: Place) -> bool:
@@ -179,6 +188,10 @@ def named(name):
     return lambda place: setattr(place, "node", name)
 
 
+def given(word):
+    return lambda place: setattr(place, "named", word)
+
+
 def status_elsewhere(place):
     os.environ["FEDAPP_SITES"] = str(place.root / "elsewhere")
 
@@ -230,6 +243,11 @@ TRIALS = {
                        (place.keys / "approvals/approvals.json").write_text("{")),
         "remove it and approve anew",
         lambda place: (place.keys / "approvals/approvals.json").unlink()),
+    "approve: digits of no app": (
+        decides, given("12345678"), "name a FAB, a checkout, or 8 or more digits of the hash",
+        given(installed().hash[:8])),
+    "terms: a folder that is not there": (
+        explains, given("/nowhere"), r"name the one that `fedapp node` has", given("")),
     "status: other settings than the node's": (
         online, status_elsewhere, "another --port or FEDAPP_SITES", status_here),
     "check: a label": (
