@@ -102,7 +102,10 @@ def lines_of(folder: Path, description: Description) -> list[str]:
 
 def _accuracy_in_words(found: MeasuredAccuracy, what: str) -> str:
     if not found.images:
-        return "no labelled images: how good it is cannot be measured here"
+        return (
+            "not measured: no image is labelled, or the site's terms withheld them (least_count in "
+            "site.yaml)"
+        )
     return (
         f"{found.right} of {found.images} {what} right, {percent(found.accuracy)} % "
         f"(95 % interval {found.ends})"

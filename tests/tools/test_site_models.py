@@ -12,8 +12,9 @@ from fedapp.core.errors import RunError
 from fedapp.core.progress import slow_work_notice
 from fedapp.experiment.config import load_experiment
 from fedapp.models.card import joining_verdict
-from fedapp.models.description import read_description
+from fedapp.models.description import MeasuredAccuracy, read_description
 from fedapp.models.folder import model_folders, summarise_sites
+from fedapp.tools.site_models import _accuracy_in_words
 from tests.flower.results import loopback
 from tests.golden.numbers import SHRUNK
 
@@ -96,6 +97,11 @@ def test_a_folder_without_models_is_refused_in_one_line(tmp_path):
     result = CliRunner().invoke(app, ["site", str(tmp_path)])
     assert isinstance(result.exception, RunError) and "\n" not in str(result.exception)
     assert "no models of a site: name a node's FEDAPP_SITES" in str(result.exception)
+
+
+def test_a_site_whose_terms_withheld_its_images_is_told_which_term():
+    none = MeasuredAccuracy(0, 0, None, (0.0, 1.0), None)
+    assert "terms withheld them (least_count" in _accuracy_in_words(none, "images")
 
 
 def test_all_sites_together_are_the_sums_of_their_models(run):
