@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.experiment.code_hash import code_digest
-from fedapp.experiment.config import unchecked_settings
+from fedapp.experiment.config import AS_PRESET, unchecked_settings
 from fedapp.experiment.run_folder import identity_of
 from fedapp.experiment.signed_runs import RunStatement, settings_digest, sign
 from fedapp.site.record import Record
@@ -38,7 +38,7 @@ def context(**run_config):
 
 def test_a_whole_run_prints_the_result_and_where_it_lies(tmp_path, capsys, flower_log):
     experiment = small(runtime__out=str(tmp_path), runtime__run_name="mine", rounds__num_rounds=1)
-    config = {"preset": preset(experiment, tmp_path), "seed": ""}
+    config = {"preset": preset(experiment, tmp_path), "seed": AS_PRESET}
     app(MemoryGrid(sites(config, 5)), context(**config))
     out = capsys.readouterr().out
     assert f"Files in {tmp_path / 'mine'}" in out
