@@ -209,9 +209,9 @@ NOISY_RIDGE = 0.3
 """lambda, in units of the mean eigenvalue of the covariance within classes."""
 SITE_TEMPERATURES = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0)
 """Candidates for the temperature that a site chooses."""
-DEFAULT_TEMPERATURE = 6.0
-"""Temperature of the common answer; the prior of a site's own temperature is log-normal around
-it."""
+TEMPERATURE_RATIO = 3.0
+"""Temperature of the common answer, in units of the features' default temperature: noise makes the
+discriminant surer still. The prior of a site's own temperature is log-normal around it."""
 DEFAULT_OWN_WEIGHT, LOG_OFFSET = 10.0, 0.3
 """The prior of a site's weight of own images is log-normal around the first number, after adding
 the second to both. Own images have no noise, so they are worth more than those of all sites with
@@ -300,12 +300,13 @@ def classes_of(total: Released, noise: float, middle: Tensor) -> Classes:
     return Classes(counts, middle + RADIUS * (mean + found.means), RADIUS**2 * within, images)
 
 
-def solution_of(classes: Classes) -> Solution:
+def solution_of(classes: Classes, default_temperature: float) -> Solution:
     """Return the common solution.
 
-    Its prior is 0: the federation's mean mix is not released.
+    Its prior is 0: the federation's mean mix is not released. default_temperature: of the features,
+    above 0.
     """
-    level, t = classes.level(NOISY_RIDGE), DEFAULT_TEMPERATURE
+    level, t = classes.level(NOISY_RIDGE), TEMPERATURE_RATIO * default_temperature
     weight, bias = classes.head(level)
     none = torch.zeros(len(classes.counts), dtype=torch.float64)
     return Solution(classes, weight / t, bias / t, none, level, t)
@@ -318,18 +319,19 @@ def chosen_at_home(
 
     known: coordinates and labels of its labelled images. seen: the same of the validation images
     that decide. mix: the site's class mix [C]. The choice maximises the posterior: the prior of the
-    temperature is log-normal around `DEFAULT_TEMPERATURE` with variance 1/4, that of the weight
-    around `DEFAULT_OWN_WEIGHT` with variance 1/2. With wider priors a site with few validation
-    images loses a point of accuracy.
+    temperature is log-normal around the solution's with variance 1/4, that of the weight around
+    `DEFAULT_OWN_WEIGHT` with variance 1/2. With wider priors a site with few validation images
+    loses a point of accuracy.
     """
     features, labels = seen[0].double(), seen[1]
-    rows, best = torch.arange(len(labels)), (-math.inf, DEFAULT_TEMPERATURE, 0.0)
+    usual = solution.temperature
+    rows, best = torch.arange(len(labels)), (-math.inf, usual, 0.0)
     for own in OWN_WEIGHTS if len(known[1]) else (0.0,):
         unusual = math.log((own + LOG_OFFSET) / (DEFAULT_OWN_WEIGHT + LOG_OFFSET)) ** 2
-        weight, bias = (DEFAULT_TEMPERATURE * part.double() for part in solution.head(*known, own))
+        weight, bias = (usual * part.double() for part in solution.head(*known, own))
         logits = raise_unseen_logits(features @ weight.T + bias)
         for t in SITE_TEMPERATURES:
             logs = torch.log_softmax(logits / t + mix.log(), dim=1)[rows, labels]
             score = float(logs.clamp_min(MIN_LOGLIK).sum()) - unusual
-            best = max(best, (score - 2 * math.log(t / DEFAULT_TEMPERATURE) ** 2, t, own))
+            best = max(best, (score - 2 * math.log(t / usual) ** 2, t, own))
     return torch.tensor(best[1:], dtype=torch.float64)

@@ -235,7 +235,8 @@ def _protected(rnd: Round, name: str, protection: Protection) -> Phases[dict[str
     if rnd.masked:
         variance = noise_variance(replies[0].metrics)
     noise = protection.release_multiplier * SENSITIVITY * math.sqrt(variance)
-    solution = solution_of(classes_of(total, noise, middle))
+    default = defaults_of(rnd, name).default_temperature
+    solution = solution_of(classes_of(total, noise, middle), default)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedapp.learn.features.hog import Hog
+from fedapp.learn.features.plain import Plain
 from fedapp.learn.params import schema_of
 from fedapp.methods.closed_form._contents import RELEASED, TOTALS, Solution, released_schemas
 from fedapp.methods.closed_form._discriminant import Classes, Sums
 from fedapp.methods.closed_form._protected import (
     COUNT_WEIGHT,
     DEFAULT_OWN_WEIGHT,
-    DEFAULT_TEMPERATURE,
     FIRST_ROW,
     MOMENT_WEIGHT,
     NOISY_RIDGE,
@@ -21,6 +22,7 @@ from fedapp.methods.closed_form._protected import (
     RADIUS,
     SECOND_ROW,
     SENSITIVITY,
+    TEMPERATURE_RATIO,
     Released,
     chosen_at_home,
     classes_of,
@@ -128,7 +130,7 @@ def test_without_noise_it_is_the_closed_form_of_the_images_as_they_are():
     torch.testing.assert_close(found.means, middle + expected.means)
     torch.testing.assert_close(found.within, expected.within)
     head = expected.head(expected.level(NOISY_RIDGE))
-    torch.testing.assert_close(solution_of(found).weight * DEFAULT_TEMPERATURE, head[0])
+    torch.testing.assert_close(solution_of(found, 1.0).weight * TEMPERATURE_RATIO, head[0])
 
 
 def test_the_covariance_is_measured_from_the_mean_of_images_as_they_were_cut():
@@ -192,7 +194,7 @@ def test_with_more_noise_than_sums_the_solution_is_finite():
         row = {RELEASED: total.to_params()[RELEASED] + noise * noise_drawn}
         found = classes_of(Released.from_params(row, CLASSES, 4), noise, HERE)
         assert float(torch.linalg.eigvalsh(found.within).min()) > -1e-9 * noise
-        solution = solution_of(found)
+        solution = solution_of(found, 2.0)
         assert bool(solution.weight.isfinite().all()) and not bool(solution.prior.any())
 
 
@@ -202,7 +204,7 @@ def test_a_class_whose_count_is_noise_is_one_that_nobody_has_images_of():
     assert classes_of(total, 0.1, HERE).counts.tolist() == [30, 30, 0]
     nothing = classes_of(total, 1e6, HERE)
     assert nothing.counts.tolist() == [0, 0, 0]
-    assert bool(solution_of(nothing).weight.isfinite().all())
+    assert bool(solution_of(nothing, 2.0).weight.isfinite().all())
 
 
 def test_a_noisy_mean_is_drawn_to_the_mean_of_all():
@@ -339,22 +341,24 @@ def test_numbers_that_are_scaled_along_make_the_same_solution():
     torch.testing.assert_close(found.counts, once.counts)
 
 
-def solution(classes: int = 2, size: int = 4) -> Solution:
+def solution(default_temperature: float = 2.0) -> Solution:
     known = torch.cat([EYE[:1].repeat(50, 1), EYE[1:2].repeat(50, 1)])
     labels = torch.arange(100) // 50
-    total = Released.of(known, labels, classes, known[:0])
-    return solution_of(classes_of(total, 0.01, HERE))
+    total = Released.of(known, labels, 2, known[:0])
+    return solution_of(classes_of(total, 0.01, HERE), default_temperature)
 
 
-def test_without_any_image_a_site_takes_the_common_answer_and_without_validation_the_usual():
+@pytest.mark.parametrize(("features", "usual"), [(Hog, 6.0), (Plain, 3.0)])
+def test_without_any_image_a_site_takes_the_common_answer_and_without_validation_the_usual(
+    features, usual
+):
+    """The usual temperature is three times that of the features: tables are not images."""
     none = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)
     known = EYE[:1].float(), torch.tensor([0])
     even = torch.full((2,), 0.5, dtype=torch.float64)
-    assert chosen_at_home(solution(), none, none, even).tolist() == [DEFAULT_TEMPERATURE, 0.0]
-    assert chosen_at_home(solution(), known, none, even).tolist() == [
-        DEFAULT_TEMPERATURE,
-        DEFAULT_OWN_WEIGHT,
-    ]
+    made = solution(features.default_temperature)
+    assert chosen_at_home(made, none, none, even).tolist() == [usual, 0.0]
+    assert chosen_at_home(made, known, none, even).tolist() == [usual, DEFAULT_OWN_WEIGHT]
 
 
 def test_validation_images_decide_how_much_its_own_count():
@@ -367,7 +371,9 @@ def test_validation_images_decide_how_much_its_own_count():
     # Those that decide are as everybody's: its own must not count.
     assert chosen_at_home(solution(), other, same, even).tolist()[1] == 0.0
     made = solution().tempered(temperature, own)
-    torch.testing.assert_close(made.weight * temperature, solution().weight * DEFAULT_TEMPERATURE)
+    torch.testing.assert_close(
+        made.weight * temperature, solution().weight * solution().temperature
+    )
 
 
 def test_rows_are_measured_from_the_middle_and_cut():
