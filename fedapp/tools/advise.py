@@ -17,7 +17,9 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from fedapp.core.errors import ConfigError, RunError, name_suggestion
-from fedapp.data.folder import list_images
+from fedapp.core.settings import FOLDER, DataSettings
+from fedapp.data.datasets import data_root
+from fedapp.data.folder import list_images, read_stored
 from fedapp.evaluation.classification_metrics import Metric
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import (
@@ -36,6 +38,7 @@ from fedapp.reports.statistics import (
     mean_by_seed,
     paired_difference,
 )
+from fedapp.tools.check.inputs import encoder_hint
 from fedapp.tools.compare.cells import build_cells
 from fedapp.tools.compare.compare import compare, folder_of, tune
 from fedapp.tools.compare.grid import read_grid
@@ -115,6 +118,10 @@ def _may_be_better(difference: Difference) -> bool:
 SWEEP = "advise"
 SETTING = "base"
 """Name of the only setting in the comparison's files."""
+PHOTOGRAPHS = ("cifar10", "stl10")
+"""Published data sets of photographs."""
+LOOKED_AT = 20
+"""About how many images of a folder are opened before anything is run."""
 SIDE = 32
 """Side in pixels to which a folder's images are resized unless `data.image_size` is given."""
 
@@ -144,6 +151,10 @@ def advise_on(
     folder = folder_of(out, f"advise-{_name(data)}")
     file = folder / f"{SWEEP}.yaml"
     with redirect_stdout(sys.stderr) if as_data else nullcontext():
+        agreed = load_experiment(plain["preset"], {**own, "method.preset": plain["methods"][0]})
+        hint = encoder_hint(some_images(agreed.data))
+        if hint and agreed.model.name != "encoder":
+            print(": ".join(hint))
         for name, why in left_out.items():
             print(f"left out: {name}: {why}")
         write_grid(file, "# Written by `fedapp advise`.\n", plain)
@@ -166,7 +177,7 @@ def advise_on(
     if as_data:
         print(json.dumps(as_json(found, advice, chosen, left_out), indent=2))
         return 0
-    print("\n".join(["", *reason(advice)]))
+    print("\n".join(["", *reason(advice), *cheaper(found)]))
     if record.lone_form(SETTING):
         print(f"{NETWORK_ALONE} stands for each site alone: its network, or the closed form of its "
               "own images where that is better on its validation images.")  # fmt: skip
@@ -222,6 +233,20 @@ def _data(data: str) -> tuple[str, dict[str, Scalar]]:
     )
 
 
+def some_images(settings: DataSettings) -> list[tuple[int, bool]]:
+    """Return the shorter side of some of the images, and whether each is grey; [] if not known.
+
+    Of a folder some files are opened; else the settings tell, or the data set's name.
+    """
+    if settings.name == FOLDER:
+        files = list_images(data_root(settings.root)).files
+        seen = [read_stored(file) for file in files[:: max(len(files) // LOOKED_AT, 1)]]
+        return [(min(one.values.shape[:2]), one.grey) for one in seen]
+    if settings.image_size and settings.channels:
+        return [(settings.image_size, settings.channels == 1)]
+    return [(settings.image_size or 32, False)] if settings.name in PHOTOGRAPHS else []
+
+
 def _name(data: str) -> str:
     path = Path(data)
     return (path.absolute().name if path.is_dir() else path.stem) or "images"
@@ -246,6 +271,23 @@ def reason(advice: Advice) -> list[str]:
         f"These runs do not tell it from {', '.join(advice.rivals)}{seen}.",
         f"Highest so far: {advice.highest}.",
         "More seeds (--seeds), or more images that are labelled for testing, tell more.",
+    ]
+
+
+def cheaper(found: Mapping[str, Mapping[Unit, float]]) -> list[str]:
+    """Return a line that says "take one_round" where `recommended` is not shown to be better.
+
+    found: as for `advise`. `recommended` is `one_round` and training beside it.
+    """
+    try:
+        less = paired_difference(found["recommended"], found["one_round"])
+    except KeyError:
+        return []
+    if less is None or less.n < 2 or (less.low is not None and less.low > 0):
+        return []
+    return [
+        f"recommended is not shown to be better than one_round ({100 * less.value:+.1f} points), "
+        "and takes 3 to 40 times as long: of the two take one_round."
     ]
 
 

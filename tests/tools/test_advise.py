@@ -8,9 +8,19 @@ import pytest
 from PIL import Image
 
 from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.settings import DataSettings
 from fedapp.reports.statistics import paired_difference
 from fedapp.tools import advise as advising
-from fedapp.tools.advise import MARGIN, advise, advise_on, as_json, plan, reason
+from fedapp.tools.advise import (
+    MARGIN,
+    advise,
+    advise_on,
+    as_json,
+    cheaper,
+    plan,
+    reason,
+    some_images,
+)
 from fedapp.tools.compare.tuning import RATE
 
 CANDIDATES = ["local_only", "one_round", "fedavg", "fedavg_ft", "recommended"]
@@ -113,6 +123,39 @@ def test_the_words_where_nothing_can_be_told_or_nothing_is_needed():
     one = {name: {0: runs[0]} for name, runs in FOUND.items()}
     [said] = reason(advise(one))
     assert said.startswith("One seed tells nothing about other seeds")
+
+
+def test_of_two_that_are_level_the_one_that_trains_nothing_is_taken():
+    """Differences of 0, 2, 0, 2 points: the interval has 0. Of 2.0 and 2.1 points: it has not."""
+    plain = {seed: 0.8 for seed in range(4)}
+    level = {seed: 0.8 + 0.02 * (seed % 2) for seed in range(4)}
+    [line] = cheaper({"one_round": plain, "recommended": level})
+    assert "(+1.0 points)" in line and line.endswith("of the two take one_round.")
+    better = {seed: 0.82 + 0.001 * (seed % 2) for seed in range(4)}
+    assert cheaper({"one_round": plain, "recommended": better}) == []
+    assert (
+        cheaper({"one_round": plain})
+        == []
+        == cheaper({"one_round": {0: 0.8}, "recommended": {0: 0.9}})
+    )
+
+
+def test_it_looks_at_some_images_of_a_folder_and_else_asks_the_settings(tmp_path):
+    for k in range(41):
+        (tmp_path / str(k % 2)).mkdir(exist_ok=True)
+        Image.new("RGB", (70, 40 + k)).save(tmp_path / str(k % 2) / f"{k}.png")
+    found = some_images(DataSettings(name="folder", root=str(tmp_path)))
+    assert 20 <= len(found) <= 21 and not any(grey for _, grey in found)
+    assert max(side for side, _ in found) == 70
+    assert some_images(DataSettings(name="cifar10")) == [(32, False)]
+    assert some_images(DataSettings(name="fashion_mnist")) == []
+
+
+def test_the_first_line_for_photographs_is_the_encoder(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(advising, "tune", lambda *_, **__: 130)
+    for more, hinted in ({}, True), ({"model.name": "encoder", "model.body": "lite0"}, False):
+        advise_on("cifar10", {"data.root": str(tmp_path), **more}, out=tmp_path)
+        assert capsys.readouterr().out.startswith("images in colour: try ") is hinted
 
 
 def test_json_holds_all_of_it():

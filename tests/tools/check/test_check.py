@@ -18,6 +18,7 @@ from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.methods import method_class
 from fedapp.tools.check import machine
 from fedapp.tools.check.check import Options, check
+from fedapp.tools.check.inputs import encoder_hint
 from fedapp.tools.check.remarks import SHOWN
 from tests.own import CLASSES, agreed, experiment, image, table, text, three_sites
 
@@ -272,6 +273,26 @@ def test_odd_images_are_noted(tmp_path):
     ]
     assert "1 files are passed over, by ending: .nii (1)" in notes
     assert "3 sizes from 40 x 8 to 40 x 10 pixels" in output
+
+
+@pytest.mark.parametrize(("images", "says"), [
+    ([(32, False)] * 2 + [(8, True)], "images in colour"),
+    ([(31, False)], ""),
+    ([(64, True), (64, False)], "large grey images"),
+    ([(28, True)] * 9 + [(900, True)], ""),  # hog is ahead there
+    ([], ""),
+])  # fmt: skip
+def test_for_which_images_an_encoder_is_hinted_at(images, says):
+    found = encoder_hint(images)
+    assert (found is not None) == bool(says)
+    assert found is None or (found[0].startswith(says) and "fedapp[encoder]" in found[1])
+
+
+def test_photographs_are_told_of_an_encoder_with_a_preset_or_without(tmp_path):
+    for k in range(3):
+        image(tmp_path / "unlabelled" / f"{k}.png", k, "RGB", (40, 40))
+    for wanted in (None, experiment(tmp_path, data=agreed(image_size=32, channels=3))):
+        assert "try a network trained on photographs first" in said(tmp_path, experiment=wanted)[1]
 
 
 def test_many_faults_of_a_kind_are_cut_short(tmp_path):
