@@ -23,6 +23,8 @@ MOST_FINDINGS = 6
 """How many findings have a line."""
 MOST_NAMED = 4
 """How many sites are named in a list that could be long."""
+WORTH_TRAINING = 0.01
+"""Accuracy that training must add to the closed form: a smaller gain is not worth the time."""
 LABEL_WIDTH, CELL_WIDTH = 48, 13
 """Characters of a line's first column, and of each column of numbers."""
 WIDTH = 100
@@ -68,7 +70,7 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
             *_kept_models(summary, per_site),
             *_costs(summary),
         ],
-        _next_steps(run),
+        [*_next_steps(run), *_training(summary)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -254,6 +256,16 @@ def _next_steps(run: Path) -> list[str]:
     # A run that simulated its sites has their models in its own folder.
     models = f"   the sites' models: fedapp site {name}" if (run / "models").is_dir() else ""
     return [f"Files in {run}", f"Pictures: fedapp report {name}{models}"]
+
+
+def _training(summary: Row) -> list[str]:
+    """Return what training added to the closed form, where a run measured both."""
+    found = (summary.get("answers") or {}).get("one_round") or {}
+    before, after = found.get("final"), (summary.get("mean_test_accuracy") or {}).get("final")
+    if before is None or after is None:
+        return []
+    said = f"Training added {100 * (after - before):+.1f} points to the closed form"
+    return [said if after - before >= WORTH_TRAINING else f"{said}: take method.preset=one_round"]
 
 
 def right_answers(row: Row, column: str) -> int | None:

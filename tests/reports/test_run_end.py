@@ -82,6 +82,19 @@ Pictures: fedapp report trial   the sites' models: fedapp site trial"""
     assert end_block(SUMMARY, HOSPITALS, run) == expected
 
 
+@pytest.mark.parametrize(("before", "line"), [
+    (0.76, "Training added -1.0 points to the closed form: take method.preset=one_round"),
+    (0.745, "Training added +0.5 points to the closed form: take method.preset=one_round"),
+    (0.72, "Training added +3.0 points to the closed form"),
+])  # fmt: skip
+def test_the_last_line_says_what_training_added_to_the_closed_form(before, line) -> None:
+    """The last round has 75 %. A run without the closed form has no such line."""
+    answers = {**SUMMARY["answers"], "one_round": {"final": before}}
+    text = end_block({**SUMMARY, "answers": answers}, HOSPITALS, Path("/r"))
+    assert text.splitlines()[-1] == line
+    assert "Training" not in end_block(SUMMARY, HOSPITALS, Path("/r"))
+
+
 def test_round_0_has_the_name_that_its_method_gives_it(tmp_path: Path) -> None:
     """As long as "warm-up", so that all else stays in its column."""
     before = end_block(SUMMARY, HOSPITALS, tmp_path)
