@@ -3,8 +3,8 @@
     python -m bench.hospitals
 
 Reads UCI's Heart Disease data (`fedapp/data/hospitals.py`). Every draw splits each hospital's
-patients anew and takes another part of the labels. Logistic regressions have one strength of the
-penalty for all draws, chosen on other draws (`--seeds 0 40 --penalty C`).
+patients anew and takes another part of the labels. What has a setting has one value of it for all
+draws, chosen on other draws (`--seeds 0 40 --penalty C`, and the like).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from sklearn.metrics import roc_auc_score
 
 import fedapp
 from bench.command import Quick, carry_out
@@ -39,9 +39,14 @@ Settings = Mapping[str, str | int | float | bool]
 Answers = list[Array]
 """By hospital: the probability that a patient of its test part is ill, [n]."""
 TOGETHER, ALONE = "one_round, together", "one_round, alone"
+FEDAVG, RECOMMENDED = "FedAvg of a logistic regression", "recommended, together"
 COMMONER = "the commoner diagnosis"
 MEANS = "mean", "balanced", "AUROC"
 """Accuracy, balanced accuracy and AUROC: means over the hospitals."""
+ROUNDS, STEPS = 50, 10
+"""Of FedAvg: rounds, and steps of each hospital in a round, each on all its labelled patients."""
+TRAINED: Settings = {"method.preset": "recommended", "method.guesses": 0, "rounds.num_rounds": 10}
+"""What `recommended` has in place of the preset's settings, beside its rate."""
 FLAMBY: Settings = {"data.name": "heart_flamby", "split.val_share": 0.0}
 """FLamby's patients and its split, which has no validation part."""
 
@@ -84,7 +89,20 @@ class Hospital:
         return cls(known, labels, test, truth)
 
 
-def answers(settings: Settings, penalty: float) -> tuple[dict[str, Answers], list[Labels]]:
+@dataclass(frozen=True)
+class Chosen:
+    """The setting of each anchor.
+
+    penalty: C of scikit-learn's logistic regressions. rate: of FedAvg's steps. recommended: of the
+    steps of `recommended`.
+    """
+
+    penalty: float
+    rate: float
+    recommended: float
+
+
+def answers(settings: Settings, chosen: Chosen) -> tuple[dict[str, Answers], list[Labels]]:
     """Return each method's answers in one draw, and by hospital which test patients are ill."""
     experiment = load_experiment("heart", settings)
     federation = federation_of(experiment)
@@ -95,15 +113,17 @@ def answers(settings: Settings, penalty: float) -> tuple[dict[str, Answers], lis
         just = {"split.num_clients": 1}
         alone = [closed_form({**settings, **just, "data.sites": s.name}, [s]) for s in sites]
         found[ALONE] = [said for [said] in alone]
-        pooled = [logistic(hospitals, h, penalty) for h in hospitals]
-        every = ill_share([h.labels for h in hospitals])
+        pooled = [logistic(hospitals, h, chosen.penalty) for h in hospitals]
+        weights = fedavg(hospitals, chosen.rate)
+        averaged = [sigmoid(with_one(h.test) @ weights) for h in hospitals]
+        trained = {**settings, **TRAINED, "training.learning_rate": chosen.recommended}
         found |= {
-            "logistic regression, alone": [logistic([h], h, penalty) for h in hospitals],
+            RECOMMENDED: closed_form(trained, sites),
+            FEDAVG: averaged,
+            "FedAvg, for its own mix": for_own_mix(averaged, hospitals),
+            "logistic regression, alone": [logistic([h], h, chosen.penalty) for h in hospitals],
             "logistic regression, pooled": pooled,
-            "the same, for its own mix": [
-                remixed(said, every, ill_share([h.labels]))
-                for said, h in zip(pooled, hospitals, strict=True)
-            ],
+            "pooled, for its own mix": for_own_mix(pooled, hospitals),
             COMMONER: [np.full(len(h.truth), ill_share([h.labels])) for h in hospitals],
         }
     return found, [h.truth for h in hospitals]
@@ -134,32 +154,72 @@ def logistic(givers: Sequence[Hospital], taker: Hospital, penalty: float) -> Arr
     return said
 
 
+def with_one(x: Array) -> Array:
+    """Return patients [n, d] with a column of ones, [n, d + 1]."""
+    return np.concatenate([x, np.ones((len(x), 1))], 1)
+
+
+def sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + exp(-x))."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(x, -500, 500))))
+
+
+def fedavg(givers: Sequence[Hospital], rate: float) -> Array:
+    """Return the weights [d + 1] of a logistic regression that hospitals average after each round.
+
+    A hospital counts as often as it has labelled patients; one without any sends nothing.
+    """
+    there = [(with_one(h.known), h.labels) for h in givers if len(h.labels)]
+    common = np.zeros(givers[0].known.shape[1] + 1)
+    for _ in range(ROUNDS):
+        total = np.zeros_like(common)
+        for x, labels in there:
+            own = common
+            for _ in range(STEPS):
+                own = own - rate * x.T @ (sigmoid(x @ own) - labels) / len(labels)
+            total += len(labels) * own
+        common = total / sum(len(labels) for _, labels in there)
+    return common
+
+
+def for_own_mix(said: Answers, hospitals: Sequence[Hospital]) -> Answers:
+    """Return answers of one model of all, each for its hospital's own share of ill patients."""
+    every = ill_share([h.labels for h in hospitals])
+    both = zip(said, hospitals, strict=True)
+    return [remixed(each, every, ill_share([h.labels])) for each, h in both]
+
+
 def remixed(said: Array, before: float, after: float) -> Array:
     """Return probabilities for another share of ill patients: by Bayes' rule."""
     odds = said / (1 - said) * after / (1 - after) * (1 - before) / before
     return np.asarray(odds / (1 + odds))
 
 
-def scores(said: Array, ill: Labels) -> tuple[float, float, float]:
-    """Return accuracy, balanced accuracy and AUROC in %; NaN where nobody, or everybody, is ill."""
-    right = said > 0.5
+Scores = tuple[float, float, float, float, float]
+
+
+def scores(said: Array, ill: Labels) -> Scores:
+    """Return accuracy, balanced accuracy, AUROC, sensitivity and specificity in %.
+
+    All but the first are NaN where nobody, or everybody, is ill.
+    """
+    called = said > 0.5
+    accuracy = 100 * float((called == ill).mean())
     if len(set(ill.tolist())) < 2:
-        return 100 * float((right == ill).mean()), np.nan, np.nan
-    each = (
-        float((right == ill).mean()),
-        balanced_accuracy_score(ill, right),
-        roc_auc_score(ill, said),
-    )
-    return 100 * each[0], 100 * float(each[1]), 100 * float(each[2])
+        return accuracy, np.nan, np.nan, np.nan, np.nan
+    sensitivity = 100 * float(called[ill == 1].mean())
+    specificity = 100 * float((~called)[ill == 0].mean())
+    area = 100 * float(roc_auc_score(ill, said))
+    return accuracy, (sensitivity + specificity) / 2, area, sensitivity, specificity
 
 
-def measured(settings: Settings, seeds: range, penalty: float) -> dict[str, Array]:
-    """Return each method's scores, [draws, hospitals, 3]."""
-    found: dict[str, list[list[tuple[float, float, float]]]] = {}
+def measured(settings: Settings, seeds: range, chosen: Chosen) -> dict[str, Array]:
+    """Return each method's scores, [draws, hospitals, 5]."""
+    found: dict[str, list[list[Scores]]] = {}
     for seed in seeds:
         with TemporaryDirectory(prefix="bench-") as out, open(devnull, "w") as nowhere:
             with redirect_stdout(nowhere):
-                every, truth = answers({**settings, "seed": seed, "runtime.out": out}, penalty)
+                every, truth = answers({**settings, "seed": seed, "runtime.out": out}, chosen)
         for name, said in every.items():
             found.setdefault(name, []).append(list(map(scores, said, truth)))
     return {name: np.array(of) for name, of in found.items()}
@@ -168,13 +228,13 @@ def measured(settings: Settings, seeds: range, penalty: float) -> dict[str, Arra
 def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
     """Return a row for each method: its accuracy at each hospital, the means, the gains.
 
-    alone: the scores [draws, hospitals, 3] over which the gains are, in the same draws; the gains
+    alone: the scores [draws, hospitals, 5] over which the gains are, in the same draws; the gains
     in accuracy and in AUROC have 95 % intervals over draws.
     """
     made: list[Row] = []
     for name, of in found.items():
         means = np.nanmean(of, axis=0)
-        accuracy, _, area = np.nanmean(of - alone, axis=1).T
+        accuracy, _, area = np.nanmean(of - alone, axis=1).T[:3]
         each = zip(NAMES, means[:, 0].tolist(), strict=True)
         gains = {"over alone": with_interval(accuracy), "AUROC over alone": with_interval(area)}
         made.append(
@@ -182,17 +242,37 @@ def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
                 "labels": case,
                 "answer": name,
                 **{hospital: f"{right:.1f}" for hospital, right in each},
-                **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0).tolist(), strict=True)},
+                **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0)[:3].tolist(), strict=True)},
                 **(gains if accuracy.any() else dict.fromkeys(gains, "")),
             }
         )
     return made
 
 
+def found_and_spared(case: str, found: Mapping[str, Array]) -> list[Row]:
+    """Return a row for each hospital: who of the ill is found, and who of the others is spared."""
+    return [
+        {
+            "labels": case,
+            "hospital": name.replace("_", " "),
+            **{
+                f"{what}, {word}": f"{np.nanmean(found[answer][:, k, place]):.1f}"
+                for place, what in ((3, "sensitivity"), (4, "specificity"))
+                for answer, word in ((TOGETHER, "together"), (ALONE, "alone"))
+            },
+        }
+        for k, name in enumerate(NAMES)
+    ]
+
+
 def with_interval(gains: Array) -> str:
-    """Return the mean of paired gains, with a 95 % interval by their standard error."""
-    spread = 1.96 * gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.nan
-    return f"{gains.mean():+.1f} ± {spread:.1f}"
+    """Return the mean of paired gains, with a 95 % interval by their standard error.
+
+    A single draw has no interval.
+    """
+    if len(gains) < 2:
+        return f"{gains.mean():+.1f}"
+    return f"{gains.mean():+.1f} ± {1.96 * gains.std(ddof=1) / np.sqrt(len(gains)):.1f}"
 
 
 def dumbbells(table: Sequence[Row]) -> "Figure":
@@ -224,20 +304,27 @@ def main(
     data: Annotated[Literal["heart", "heart_flamby"], typer.Option(help="patients")] = "heart",
     seeds: Annotated[tuple[int, int], typer.Option(help="first draw, number of draws")] = (740, 30),
     penalty: Annotated[float, typer.Option(help="C of the logistic regressions")] = 0.3,
+    rate: Annotated[float, typer.Option(help="of FedAvg's steps")] = 0.1,
+    recommended: Annotated[float, typer.Option(help="rate of recommended's steps")] = 0.01,
     quick: Quick = False,
 ) -> None:
     """Measure and save the table."""
-    draws, table = range(seeds[0], seeds[0] + (2 if quick else seeds[1])), []
+    draws = range(seeds[0], seeds[0] + (2 if quick else seeds[1]))
+    chosen = Chosen(penalty, rate, recommended)
+    table, spared = list[Row](), list[Row]()
     alone: Array = np.zeros(())
     for case, settings in CASES[data].items():
-        found = measured(settings, draws, penalty)
+        one_split = data == "heart_flamby" and "privacy.epsilon" not in settings
+        found = measured(settings, draws[:1] if one_split else draws, chosen)
         # With masked sums nobody is alone: the gain is over what there is without them.
         alone = found.get(ALONE, alone)
         table += rows(case, found, alone)
+        spared += found_and_spared(case, found) if ALONE in found else []
         print(f"bench.hospitals: {data}, {case}: done", flush=True)
     told = {"draws": f"{draws.start} to {draws.stop - 1}"}
     drawn = dumbbells(table) if data == "heart" else None
     save(f"hospitals-{data}", table, told, drawn, quick=quick)
+    save(f"hospitals-{data}-sensitivity", spared, told, quick=quick)
 
 
 if __name__ == "__main__":

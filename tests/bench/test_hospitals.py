@@ -3,7 +3,19 @@
 import numpy as np
 import pytest
 
-from bench.hospitals import ALONE, TOGETHER, Hospital, ill_share, logistic, remixed, rows, scores
+from bench import hospitals as bench_hospitals
+from bench.hospitals import (
+    ALONE,
+    TOGETHER,
+    Hospital,
+    fedavg,
+    found_and_spared,
+    ill_share,
+    logistic,
+    remixed,
+    rows,
+    scores,
+)
 
 
 def test_another_mix_by_bayes_rule():
@@ -17,7 +29,8 @@ def test_shares_and_scores():
     assert ill_share([np.array([1, 1]), np.array([1])]) == 4 / 5
     assert ill_share([np.array([], int)]) == 0.5
     ill = np.array([0, 0, 1, 1])
-    assert scores(np.array([0.1, 0.6, 0.7, 0.4]), ill) == (50.0, 50.0, 75.0)
+    assert scores(np.array([0.1, 0.6, 0.7, 0.4]), ill) == (50.0, 50.0, 75.0, 50.0, 50.0)
+    assert scores(np.array([0.1, 0.2, 0.7, 0.4]), ill)[3:] == (50.0, 100.0)
     assert scores(np.array([0.9, 0.1]), np.array([1, 1]))[0] == 50.0
 
 
@@ -26,10 +39,36 @@ def test_one_diagnosis_alone_is_the_answer():
     assert logistic([one], one, 0.3).tolist() == [1.0] * 4
 
 
+def hospital(x, labels):
+    known = np.array(x, float)
+    return Hospital(known, np.array(labels, int), known[:0], np.array([], int))
+
+
+def test_fedavg_by_hand(monkeypatch):
+    """One step of rate 1 from 0: x (label - 1/2), the mean over patients; then by patients."""
+    monkeypatch.setattr(bench_hospitals, "ROUNDS", 1)
+    monkeypatch.setattr(bench_hospitals, "STEPS", 1)
+    one, three = hospital([[2.0]], [1]), hospital([[4.0]] * 3, [0] * 3)
+    assert fedavg([one], 1.0).tolist() == [1.0, 0.5]
+    assert fedavg([one, three], 1.0).tolist() == [(1 - 3 * 2) / 4, (0.5 - 3 * 0.5) / 4]
+
+
+def test_fedavg_of_equal_hospitals_is_that_of_one_and_without_labels_one_sends_nothing():
+    one = hospital([[1.0], [-1.0], [0.5]], [1, 0, 0])
+    nobody = hospital(np.zeros((0, 1)), [])
+    assert fedavg([one, one, nobody], 0.3) == pytest.approx(fedavg([one], 0.3))
+    assert np.isfinite(fedavg([one], 1e6)).all()
+
+
 def test_the_gain_is_paired_over_draws():
     """Accuracies of two draws at four hospitals, 10 above alone in one draw and 20 in the other."""
-    alone = np.full((2, 4, 3), 50.0)
+    alone = np.full((2, 4, 5), 50.0)
     together = alone + np.array([10.0, 20.0])[:, None, None]
     first, second = rows("100 %", {TOGETHER: together, ALONE: alone}, alone)
     assert first["over alone"] == "+15.0 ± 9.8" and first["mean"] == "65.0"  # 1.96 * 7.07 / 2**.5
     assert first["AUROC over alone"] == first["over alone"] and second["over alone"] == ""
+    spared = found_and_spared("100 %", {TOGETHER: together, ALONE: alone})
+    assert [row["hospital"] for row in spared][3] == "long beach"
+    assert (
+        spared[0]["sensitivity, together"] == "65.0" and spared[0]["specificity, alone"] == "50.0"
+    )
