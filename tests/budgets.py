@@ -68,13 +68,13 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_330, 15),
     "fedapp/reports": (4_410, 24),
     "fedapp/simulation": (610, 8),
-    "fedapp/tools": (5_270, 46),
+    "fedapp/tools": (5_315, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (700, 8),
     "client_app": (992, 13),
     "server_app": (600, 7),
-    "bench": (2_525, 30),
-    "tests": (48_525, 401),
+    "bench": (2_575, 30),
+    "tests": (48_620, 401),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
