@@ -24,6 +24,7 @@ from fedapp.reports.comparison.figures import (
     confusion_figure,
     data_figure,
     error_curves,
+    gain_by_labels_figure,
     harm_figure,
     png,
     sweep_figure,
@@ -172,7 +173,8 @@ def _figures(
                 "Dashed: ours at the best round by test accuracy. Hollow: the paper's."
             )
             yield SWEEPS, _picture(f"sweep-{sweep.parameter}", title, caption), figure
-    if figure := harm_figure(comparison, featured(comparison.methods, comparison.presets)):
+    first = featured(comparison.methods, comparison.presets)
+    if figure := harm_figure(comparison, first):
         caption = (
             "Each site's test accuracy less that of the model it trains alone, at their selected "
             "rounds; the sites of all seeds, sorted for each method by itself. Left of where a "
@@ -180,6 +182,13 @@ def _figures(
             "each way, then logarithmic."
         )
         yield HARM, _picture("harm", "Sites worse and better than alone", caption), figure
+    if figure := gain_by_labels_figure(comparison, first):
+        caption = (
+            "Each site's gain over its best alone, at the selected rounds, by how many of its "
+            "training images have labels; sites without labels have nothing to compare. Dotted "
+            "lines end the groups of which the means are."
+        )
+        yield HARM, _picture("gain-by-labels", "Gain by number of labels", caption), figure
     if figure := error_curves(comparison):
         yield (
             COST,

@@ -67,6 +67,10 @@ _MARKS = 8
 """Number of markers on a line."""
 _LINEAR = 5
 """The axis of differences is linear up to this many points each way, then logarithmic."""
+LABEL_COUNTS = (20, 100, 180)
+"""Last number of labels of all groups but the last, in `gain_by_labels_figure`."""
+LEAST_SITES = 20
+"""Sites of all runs, at least, of which `gain_by_labels_figure` is drawn."""
 _TICKS = (-50, -20, -10, -5, -1, 0, 1, 5, 10, 20, 50)
 _MOST_OF_GAP, _MOST_OF_AXIS = 0.5, 0.1
 """How far the points of one value may be apart: as a share of the least gap between two values, and
@@ -237,6 +241,52 @@ def _draw(axes: Axes, look: Look, differences: Sequence[float], place: int) -> N
         markersize=5,
         markevery=(place * step // MOST_LINES, step),  # beside the others', not on them
     )
+
+
+@styled
+def gain_by_labels_figure(comparison: ComparisonRecord, methods: Sequence[str]) -> Figure | None:
+    """Draw each site's gain over its best alone by the number of its labels: who should join.
+
+    Of the first of `methods` that is not local_only. A dot is a site of one run; a line joins the
+    means of the groups that `LABEL_COUNTS` ends. Sites without labels have nothing to compare and
+    are left out. None where fewer than `LEAST_SITES` sites can be compared.
+    """
+    found = {}
+    method = next((m for m in methods if m != comparison.behind(BEST_ALONE)), "")
+    for setting in comparison.settings if comparison.has_alone else ():
+        pairs = comparison.site_pairs(setting, method, BEST_ALONE)
+        labelled = comparison.rows("sites", setting, method)["labelled"]
+        pairs = pairs.join(labelled)[lambda of: of["labelled"] > 0]
+        if len(pairs) >= LEAST_SITES:
+            found[setting] = pairs["labelled"], 100 * (pairs["ours"] - pairs["theirs"])
+    if not found:
+        return None
+    figure, every = panels(len(found), 3.6, share_y=True)
+    look = comparison.looks[method]
+    for axes, (setting, (labels, gains)) in zip(every, found.items(), strict=True):
+        axes.axhline(0, color="#222222", linewidth=1)
+        axes.plot(labels, gains, ".", color=look.colour, alpha=0.35, label="a site of one run")
+        groups = np.searchsorted(LABEL_COUNTS, labels)
+        present = sorted(set(groups.tolist()))
+        middle = [float(labels[groups == group].mean()) for group in present]
+        means = [float(gains[groups == group].mean()) for group in present]
+        axes.plot(middle, means, "o-", color=look.colour, label="mean of a group of sites")
+        for x, y in zip(middle, means, strict=True):
+            axes.annotate(
+                f"{y:+.1f}",
+                (x, y),
+                xytext=(0, 7),
+                textcoords="offset points",
+                ha="center",
+                weight="bold",
+            )
+        for end in LABEL_COUNTS:
+            axes.axvline(end, color="#bbbbbb", linewidth=0.8, linestyle=":")
+        axes.set(title=setting, xlabel="labelled training images of the site", xlim=(0, None))
+    for axes in every[::PANEL_COLUMNS]:
+        axes.set_ylabel(f"{look.label} less {comparison.label(BEST_ALONE)}, points")
+    legend(figure, lines_of(every))
+    return figure
 
 
 @styled

@@ -96,8 +96,8 @@ _OWN = {
 
 _FEATURED = (
     *(
-        "recommended",
         "one_round",
+        "recommended",
         "fedavg_logit_adjusted",
         "fedavg_ft",
         "um_pfssl_mi_labels",

@@ -22,6 +22,7 @@ from fedapp.reports.comparison.figures import (
     confusion_figure,
     data_figure,
     error_curves,
+    gain_by_labels_figure,
     harm_figure,
     png,
     sweep_figure,
@@ -168,6 +169,27 @@ def test_harm_has_a_panel_a_setting_and_eight_lines_at_most(many, tmp_path):
     assert len({line.get_marker() for line in lines}) == len(lines) == 8
     assert harm_figure(many, ["local_only"]) is None
     assert harm_figure(written(tmp_path, [result("a", "fixavg", 0, 0.5)]), ["fixavg"]) is None
+
+
+def test_gain_by_labels_has_the_mean_of_each_group_and_no_site_without_labels(tmp_path):
+    """By hand: +20 of 10 sites with 10 labels, +10 of 5 with 100, 0 of 5 with 200."""
+    labels, gains = (
+        [0] + [10] * 10 + [100] * 5 + [200] * 5,
+        [0.4] + [0.2] * 10 + [0.1] * 5 + [0] * 5,
+    )
+    rows = [result("a", m, 0, 0.5) for m in ("local_only", "fixavg")]
+    sites = [
+        site("a", m, 0, number, 0.5 + gain * (m == "fixavg")) | {"labelled": count}
+        for m in ("local_only", "fixavg")
+        for number, (count, gain) in enumerate(zip(labels, gains, strict=True))
+    ]
+    figure = gain_by_labels_figure(written(tmp_path, rows, sites), ["local_only", "fixavg"])
+    _, dots, means = figure.axes[0].lines[:3]
+    assert len(dots.get_xdata()) == 20
+    assert np.allclose(means.get_xdata(), [10, 100, 200])
+    assert np.allclose(means.get_ydata(), [20, 10, 0])
+    few = written(tmp_path, rows, sites[:19] + sites[21:40])
+    assert gain_by_labels_figure(few, ["local_only", "fixavg"]) is None
 
 
 # --- confusion matrices ---------------------------------------------------------------------------
