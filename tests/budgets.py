@@ -66,7 +66,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/models": (1_203, 10),
     "fedapp/site": (2_555, 17),
     "fedapp/server": (2_330, 15),
-    "fedapp/reports": (4_410, 24),
+    "fedapp/reports": (4_465, 24),
     "fedapp/simulation": (610, 8),
     "fedapp/tools": (5_315, 46),
     "fedapp/api": (550, 5),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (992, 13),
     "server_app": (600, 7),
     "bench": (2_575, 30),
-    "tests": (48_620, 401),
+    "tests": (48_660, 401),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
