@@ -71,7 +71,7 @@ _OWN = {
     "one_round": Look("One round", NAVY),
     MIX: Look("Mix", BLACK),
     "um_pfssl_mi": Look("UM-pFSSL MI", VERMILION),
-    "um_pfssl_mi_labels": Look("UM-pFSSL MI, labels too", BROWN),
+    "um_pfssl_mi_labels": Look("UM-pFSSL, labels by mutual information", BROWN),
     "um_pfssl_no_search": Look("UM-pFSSL no search", INDIGO, DASH_DOTTED),
     "um_pfssl_no_aggregation": Look("UM-pFSSL no aggregation", FOREST, DASH_DOTTED),
     "um_pfssl_no_pseudo_labels": Look("UM-pFSSL no pseudo-labels", ROSE, DASH_DOTTED),
