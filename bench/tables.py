@@ -19,7 +19,8 @@ from fedapp.core.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = tuple(
-    DOCS / name for name in ("results/benchmarks.md", "results/encoder.md", "results/hospitals.md")
+    DOCS / "results" / f"{name}.md"
+    for name in ("benchmarks", "encoder", "hospitals", "why_um_pfssl")
 )
 
 Row = Mapping[str, Any]

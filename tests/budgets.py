@@ -61,7 +61,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/evaluation": (765, 8),
     "fedapp/learn": (2_735, 39),
     "fedapp/aggregation": (300, 8),
-    "fedapp/methods": (5_765, 66),
+    "fedapp/methods": (5_770, 66),
     "fedapp/experiment": (1_375, 9),
     "fedapp/models": (1_203, 10),
     "fedapp/site": (2_555, 17),
@@ -73,8 +73,8 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/cli": (700, 8),
     "client_app": (992, 13),
     "server_app": (600, 7),
-    "bench": (2_575, 30),
-    "tests": (48_660, 401),
+    "bench": (2_840, 31),
+    "tests": (48_720, 402),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

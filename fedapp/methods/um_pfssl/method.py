@@ -20,6 +20,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from fedapp.core.errors import Contradiction, Incompatibility
 from fedapp.core.rng import seeded
@@ -243,8 +244,7 @@ class UmPfssl(Method[HelperLists]):
         pseudo = None
         has_voters = answers and (helpers or task.own.version > 0)
         if self.pseudo_labels and len(data.unlabelled) and has_voters:
-            published = self.label_variant == "published"
-            soft, _ = least_uncertain(answers) if published else most_informative(answers)
+            soft, _ = self.pseudo_label(members, answers)
             images = torch.cat([images, data.unlabelled])
             targets = torch.cat([targets, soft.to(targets)])
             pseudo = count_pseudo_labels(soft, data.audit)
@@ -265,6 +265,16 @@ class UmPfssl(Method[HelperLists]):
             evaluations=evaluations,
             pseudo=pseudo,
         )
+
+    def pseudo_label(
+        self, members: Sequence[ScoredRef], answers: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the soft labels [n_u, C] and whose each is, [n_u]: an index into the members.
+
+        answers: each member's probabilities for the site's unlabelled images, [n_u, C].
+        """
+        published = self.label_variant == "published"
+        return least_uncertain(answers) if published else most_informative(answers)
 
     def _mean(self, task: Task, site: SiteContext, members: Sequence[ScoredRef]) -> Params:
         """Relation-weighted mean of the members' models (Alg. 1, line 18)."""
