@@ -79,7 +79,7 @@ def test_the_demo_ends_with_a_picture(fedapp, tmp_path):
     """From an empty folder, without Flower; a page shows its verdict."""
     done = fedapp("fedapp", "demo")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs/demo/who-gained.png").is_file()
+    assert (tmp_path / "runs/demo/who-gained.svg").is_file()
     shown = (ROOT / "docs/results/first_ten_minutes.md").read_text().splitlines()
     said = [line for line in done.stdout.splitlines() if "beyond chance" in line]
     assert len(said) == 3 and set(said) <= set(shown)

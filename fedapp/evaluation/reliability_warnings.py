@@ -93,6 +93,56 @@ def _uncalibrated(found: Evaluation) -> list[str]:
     ]
 
 
+def cautions(
+    found: Evaluation | None,
+    classes: Sequence[str],
+    learned: Sequence[int] | None = None,
+    seen: Sequence[int] = (),
+    finds: bool = False,
+    alone: bool = False,
+) -> list[str]:
+    """Return what to know before a model is used, in three sentences.
+
+    They are about classes that were never seen, classes with few test images, and calibration.
+
+    found: its answers to test images; None: there are none. classes: names, [C]. learned: number
+    of labels by class that the site learned from, [C]; None: not known, and then seen is the number
+    of labelled validation and test images by class, [C]. finds: whether the classes are findings.
+    alone: whether no other site had a part.
+    """
+    known = seen if learned is None else learned
+    lacking = [name for name, n in zip(classes, known, strict=False) if not n]
+    if learned is None:
+        never = "Each class occurs among the labelled validation and test images."
+        missed = f"Never seen among labelled validation and test images: {_first(lacking)}."
+    else:
+        never = "Each class has labelled training images at this site."
+        others = " What the model knows of them, if anything, is from other sites." * (not alone)
+        missed = f"Never seen by this site in training: {_first(lacking)}.{others}"
+        if not any(learned):
+            missed = "No training image of this site has a label: all it knows is from other sites."
+    never = missed if lacking else never
+    if found is None or not found.samples:
+        return [never, "No test image has a label: how good the model is nobody knows."]
+    images = [sum(row) for row in (found.confusion[1::2] if finds else found.confusion)]
+    few = [f"{c} ({n})" for c, n in zip(classes, images, strict=True) if n < MIN_CLASS_IMAGES]
+    tested = f"Each class has at least {MIN_CLASS_IMAGES} test images."
+    if few:
+        which = _first(few) if len(few) < len(classes) else "all classes"
+        tested = f"Fewer than {MIN_CLASS_IMAGES} test images, so it cannot be said how well it is "
+        tested += f"found: {which}."
+    if found.samples < MIN_TEST_IMAGES:
+        return [never, tested, f"{found.samples} test images cannot check its probabilities."]
+    says = percent(sum(found.bin_confidence) / found.samples)
+    right = f"{percent(found.accuracy)} % of {found.samples} test images"
+    fine = f"Its probabilities: it says {says} % on average, and is right on {right}; the "
+    return [never, tested, *(_uncalibrated(found) or [f"{fine}difference may be chance."])]
+
+
+def _first(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
+
+
 def shift_warnings(tested: Sequence[int], now: Sequence[int], classes: Sequence[str]) -> list[str]:
     """Warn where answers to new images have another class mix than those to the test images.
 

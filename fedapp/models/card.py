@@ -50,7 +50,12 @@ def model_card(description: Description) -> str:
         f"---\n{matter}---",
         f"# Model of site {markdown_escaped(origin.called)}",
         f"**{joining_verdict(description)}**",
-        *(f"**Warning.** {light}" for light in description.lights),
+        "\n".join(f"- {said}" for said in description.cautions),
+        *(
+            f"**Warning.** {light}"
+            for light in description.lights
+            if light not in description.cautions
+        ),
         *([f"**Privacy.** {description.claim}"] if description.claim else []),
         f"A classifier of {len(recipe.classes)} {_what(recipe)}, trained by federated learning "
         f"({method}, round {origin.round}) for the data of one site. `{TENSORS}` holds "
@@ -101,7 +106,7 @@ def model_card(description: Description) -> str:
         f"seed {origin.seed}), split "
         f"`{origin.split[:16]}`, code `{origin.code}`, torch {origin.versions.get('torch', '-')}.",
     ]
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join(filter(None, blocks)) + "\n"
 
 
 def _what(recipe: Recipe) -> str:

@@ -250,6 +250,7 @@ class Description:
 
     calibration: empty in files of earlier versions. others: None where only this site's model is
     known. lights: warnings about the model, a sentence each (`evaluation.reliability_warnings`).
+    cautions: what to know before it is used, likewise; empty in files of earlier versions.
     claim: a note that the run's epsilon does not protect this model; empty: the run had no epsilon.
     """
 
@@ -262,6 +263,7 @@ class Description:
     others: AllSitesSummary | None = None
     lights: tuple[str, ...] = ()
     claim: str = ""
+    cautions: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the text of the file; a list of numbers stands on one line."""

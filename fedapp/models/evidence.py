@@ -20,6 +20,7 @@ from fedapp.core.disk import write_atomic
 from fedapp.evaluation.findings import two_class_names
 from fedapp.evaluation.model_selection import Candidate, Choice
 from fedapp.evaluation.reliability_warnings import (
+    cautions,
     drift_warnings,
     label_mix_warnings,
     warnings_about,
@@ -146,6 +147,15 @@ def read_evidence(folder: Path) -> Evidence | None:
 def _when(pair: Tensor) -> tuple[int, int]:
     number, place = pair.tolist()
     return number, place
+
+
+def model_cautions(made: Description, evidence: Evidence) -> tuple[str, ...]:
+    """Return what to know before the kept model is used, in three sentences."""
+    if (answers := evidence.answers.get("kept")) is None:  # lost: the earlier ones stay
+        return made.cautions
+    found, learned = evaluation(answers, evidence.labels), evidence.learned.tolist()
+    finds, alone = made.model.finds, made.choice.helped is False
+    return tuple(cautions(found, made.model.classes, learned, finds=finds, alone=alone))
 
 
 def model_warnings(made: Description, evidence: Evidence, choice: Choice) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from matplotlib.text import Annotation
 from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
-from fedapp.reports.layout import Picture
+from fedapp.reports.layout import DARK, LIGHT, Picture
 
 WIDTH, WIDE = 360, 860
 Point = tuple[float, float]
@@ -71,6 +71,8 @@ _REMOVED = (
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 92, 28, 34
 _SPACE = 13
 """Least distance of two labels, in pixels."""
+_MARGIN = 12
+"""Of a drawing in a file of its own, in pixels."""
 
 
 def shortened(text: str, most: int) -> str:
@@ -279,31 +281,49 @@ class ShareInterval:
 class IntervalRow:
     """A row of a chart: one share, or two (before and after) that a line joins.
 
-    `words` stand at the end of the row, `mark` is Matplotlib's name of the marker.
+    Without shares its name is a heading of the rows below. `words` stand at the end of the row,
+    `mark` is Matplotlib's name of the marker, `more` follows the name where there is room.
     """
 
     name: str
     shares: Sequence[ShareInterval]
     words: str
     mark: str = "o"
+    more: str = ""
 
 
 @_styled
 def intervals(
-    title: str, rows: Sequence[IntervalRow], alternative: str, *, wide: bool = False
+    title: str,
+    rows: Sequence[IntervalRow],
+    alternative: str,
+    *,
+    wide: bool = False,
+    across: str = "",
 ) -> Picture:
-    """Draw rows of shares with their intervals. wide: draw a wider version for wide pages too."""
+    """Draw rows of shares with their intervals. wide: draw a wider version for wide pages too.
+
+    across: the title of the axis.
+    """
 
     def drawn(width: float) -> Picture:
-        row, left, right = 26, 92, 104
-        figure = _drawing(title, 44 + row * len(rows), width)
-        axes = _rows(figure, left, 24, right, row, [shortened(one.name, 14) for one in rows])
+        more = width == WIDE and any(one.more for one in rows)
+        row, left, right, letters = 26, 250 if more else 92, 104, 40 if more else 14
+        figure = _drawing(title, 44 + 18 * bool(across) + row * len(rows), width)
+        names = [
+            shortened(one.name + more * one.more, letters) if one.shares else "" for one in rows
+        ]
+        axes = _rows(figure, left, 24, right, row, names)
         ticks = percents().ticks
         axes.set_xticks(list(ticks), list(ticks.values()))
+        axes.set_xlabel(across, labelpad=2)
         axes.grid(axis="x")
         for place, one in enumerate(rows):
             # Of two shares the first is drawn a little higher, so that no interval hides the other.
-            heights = [place] if len(one.shares) == 1 else [place - 4 / row, place + 4 / row]
+            heights = [place - 4 / row, place + 4 / row] if len(one.shares) == 2 else [place]
+            if not one.shares:
+                _label(axes, one.name, (0, place), (-left, -4), "ink", of="data").set(weight="bold")
+                continue
             colour = _COLOURS[one.shares[-1].colour]
             axes.plot([share.value for share in one.shares], heights, color=colour, lw=2)
             for share, height in zip(one.shares, heights, strict=True):
@@ -315,6 +335,28 @@ def intervals(
         return _picture(figure, alternative)
 
     return replace(drawn(WIDTH), wide=drawn(WIDE).svg) if wide else drawn(WIDTH)
+
+
+def as_file(picture: Picture) -> str:
+    """Return the wide version of a drawing, else the only one, as the text of an SVG file.
+
+    The file has colours for light and dark screens, and a ground of its own.
+    """
+    drawn = str(picture.wide or picture.svg)
+    found = re.search(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', drawn)
+    assert found
+    wide, high = (float(number) + 2 * _MARGIN for number in found.groups())
+    style = (
+        f"svg {{ {LIGHT} font-family: system-ui, 'Segoe UI', Roboto, Arial, sans-serif; "
+        f"stroke-linejoin: round; }} @media (prefers-color-scheme: dark) {{ svg {{ {DARK} }} }}"
+    )
+    head = (
+        f'xmlns="http://www.w3.org/2000/svg" width="{wide:g}" height="{high:g}" '
+        f'viewBox="{-_MARGIN} {-_MARGIN} {wide:g} {high:g}"'
+    )
+    begun, rest = drawn.replace(found[0], head).split(">", 1)
+    ground = f'<rect x="{-_MARGIN}" y="{-_MARGIN}" width="100%" height="100%" fill="var(--back)"/>'
+    return f"{begun}><style>{style}</style>{ground}{rest}\n"
 
 
 def _mark(axes: Axes, shape: str, place: Point, **colours: str) -> None:

@@ -17,6 +17,17 @@ from fedapp.reports.statistics import Mean
 
 DASH = "-"
 """Stands in the place of a value that was not measured."""
+LIGHT = (
+    "--back: #fff; --ink: #1c2733; --soft: #55626f; --line: #dbe1e7; --panel: #f5f7f9; "
+    "--mark: #0b5c93; --on: #fff; --c0: #005f99; --c1: #7a4b00; --c2: #a83a00; --c3: #00684d; "
+    "--g0: #a83a00; --g1: #75439b; --g2: #005f99;"
+)
+DARK = (
+    "--back: #14181d; --ink: #e6ebf0; --soft: #a3afbb; --line: #313a44; --panel: #1b2128; "
+    "--mark: #7cc0f2; --on: #0d1116; --c0: #6cb8f0; --c1: #e8b060; --c2: #ff9a66; --c3: #5fd0a8; "
+    "--g0: #ff9a66; --g1: #cba6f0; --g2: #6cb8f0;"
+)
+"""Colours of pages and pictures, as variables of a style sheet, for a light and a dark screen."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +138,11 @@ Subject = Sequence[tuple[str, Block]]
 
 
 def blocks_page(
-    title: str, lead: Sequence[str], subjects: Sequence[Subject], first: Sequence[Table] = ()
+    title: str,
+    lead: Sequence[str],
+    subjects: Sequence[Subject],
+    first: Sequence[Table] = (),
+    care: Sequence[str] = (),
 ) -> str:
     """Return the HTML of a page.
 
@@ -138,6 +153,7 @@ def blocks_page(
         lead: sentences at the head of the page, the most important one first.
         subjects: the sections.
         first: tables between the lead and the sections.
+        care: what to know before a model is used; it stands beside the lead.
     """
     shown = [of for of in subjects if any(block.full for _, block in of)]
     left_out = [
@@ -146,7 +162,17 @@ def blocks_page(
         if of not in shown
         for why in dict.fromkeys(block.missing for _, block in of)
     ]
-    return html_page("run", title=title, lead=lead, first=first, subjects=shown, left_out=left_out)
+    return html_page(
+        "run",
+        title=title,
+        lead=lead,
+        care=care,
+        first=first,
+        subjects=shown,
+        left_out=left_out,
+        light=Markup(LIGHT),  # noqa: S704
+        dark=Markup(DARK),  # noqa: S704
+    )
 
 
 def html_page(kind: str, **of: object) -> str:

@@ -1,16 +1,22 @@
 """`fedapp report`: writes the page of one or several runs, of a site, or of a comparison."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+
+import numpy as np
 
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError, RunError
+from fedapp.evaluation.reliability_warnings import cautions
 from fedapp.experiment.run_folder import find_run
+from fedapp.protocol.messages import Evaluation
 from fedapp.reports.helper_graph import helper_graph
 from fedapp.reports.layout import Block, blocks_page
 from fedapp.reports.run_accuracy import before_and_after, joining_of, learning_curves, who_gained
 from fedapp.reports.run_classes import (
     calibration,
+    class_counts,
     class_mix,
     classes_found,
     confusion_block,
@@ -121,7 +127,16 @@ def run_page(runs: Sequence[RunRecord]) -> str:
         for run in runs
         for text in (*joining_of(run), result_sentence(run), *run.counting_notes)
     ]
-    return blocks_page(title, lead, subjects, first)
+    return blocks_page(title, lead, subjects, first, [] if several else _care(runs[0]))
+
+
+def _care(run: RunRecord) -> list[str]:
+    """Return what to know before the models are used, of all sites' images together."""
+    seen = np.sum([class_counts(site, len(run.classes)) for site in run.sites], axis=0).tolist()
+    every = run.evaluations()
+    sums = (np.sum([getattr(one, of.name) for one in every], axis=0) for of in fields(Evaluation))
+    found = Evaluation(*(of.tolist() for of in sums)) if every else None
+    return cautions(found, run.classes, seen=seen)
 
 
 def blocks_of(run: RunRecord) -> list[Block]:
@@ -129,17 +144,17 @@ def blocks_of(run: RunRecord) -> list[Block]:
     tested = run.evaluations()
     return [
         who_gained(run),
-        Block("How the numbers were made", "", tables=[protocol_table(run)]),
         warnings(run),
         learning_curves(run),
         before_and_after(run),
         classes_found(run),
         class_mix(run),
-        helper_graph(run),
-        pseudo_labels(run),
         confusion_block(tested, run.classes),
         calibration(tested),
+        pseudo_labels(run),
+        helper_graph(run),
         traffic(run),
         time_spent(run),
+        Block("How the numbers were made", "", tables=[protocol_table(run)]),
         settings_and_versions(run),
     ]

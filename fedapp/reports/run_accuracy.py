@@ -20,7 +20,7 @@ from fedapp.reports.charts import (
     over_rounds,
     small_charts,
 )
-from fedapp.reports.layout import DASH, Block, Figure, Picture, Table
+from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_record import GROUPS, RightAnswers, RunRecord, SiteRecord
 
 FEW_SITES = 24
@@ -44,25 +44,32 @@ _ABOUT_PAIRS = (
     "Each row is a site: hollow after the warm-up, filled after the last round, on the same test "
     f"images. {BY_IMAGE} At the right: right answers before and after, of how many images."
 )
-WARM_UP = "after the warm-up"
-MOST_ROWS = 40
-"""Sites that are drawn; the others are counted."""
-GAINED = "Who gained by joining"
+MOST_OF_A_KIND = 16
+"""Sites of one outcome that are drawn; the table has all."""
+GAINED, NO_LABELS = "Who gained by joining", "no labels of its own"
 NOT_COMPARED = "No site has test images and both a model of its own and one of others too."
+MASKED = (
+    "With masked sums the server knows the sums over all sites alone. Which sites gained, their "
+    "own pages say."
+)
 _ABOUT_GAINED = (
-    "Hollow: alone; filled: together, on the same test images of the site; of each kind the model "
-    "that its validation images choose. Circle: gained beyond chance; square: lost; grey diamond: "
-    "cannot be told. Better, worse: images (patients, where they are known) that only one of both "
-    "answers rightly. A site is named by McNemar's exact test: of sites without a true difference "
-    "at most 1 in 20 is. Thin lines: 95 % intervals of each share by itself (Wilson), which may "
-    "overlap where the same images tell a difference."
+    "Each row is a site, asked for its own test images. Hollow: the best model that it made alone. "
+    "Filled: the best model that others had a part in. Validation images choose both. Circle: "
+    "gained beyond chance. Square: lost. Diamond: cannot be told. Cross: no labels, so no model of "
+    "its own."
+)
+_ABOUT_INTERVALS = (
+    "Thin lines are 95 % intervals of each share by itself (Wilson). They may overlap where a site "
+    "gained: both models answer the same images, and McNemar's exact test counts only those that "
+    "one of the two answers rightly. Of sites without a true difference it names at most 1 in 20."
 )
 _DRAWN: Mapping[Outcome, tuple[str, str, str]] = {
-    "harmed": ("c2", "s", "lost"),
-    "paid": ("c0", "o", "gained"),
+    "paid": ("c0", "o", "gained beyond chance"),
+    "harmed": ("c2", "s", "lost beyond chance"),
     "unknown": ("soft", "D", "cannot be told"),
 }
-"""Colour, mark and word of each outcome."""
+"""Colour, mark and words of each outcome, in the order in which they stand."""
+NO_CHANGE = "No answer changed after the first measurement: the method trains nothing by rounds."
 COMMON_START = "With this method the warm-up is common to all sites: hollow is no site's own model."
 
 
@@ -70,6 +77,8 @@ def learning_curves(run: RunRecord) -> Block:
     """Return the learning curves of a run: over all sites, by kind of answer, and site by site."""
     if run.last_round < 1:
         return Block("Learning curves", _ABOUT_CURVES, missing="The run has no round yet.")
+    if nothing_changed(run):
+        return Block("Learning curves", _ABOUT_CURVES, missing=NO_CHANGE)
     figures = [_mean_over_sites(run), *_by_answer(run)]
     missing = ""
     if run.history:
@@ -79,6 +88,18 @@ def learning_curves(run: RunRecord) -> Block:
     else:
         missing = "Curves of single sites: this run did not record them (sites.jsonl)."
     return Block("Learning curves", _ABOUT_CURVES, figures, missing=missing)
+
+
+def nothing_changed(run: RunRecord) -> bool:
+    """Return whether no accuracy changed over the rounds, so that a curve would be flat."""
+    columns = ["mean_test_accuracy", "mean_val_accuracy", "worst_decile_accuracy"]
+    columns += [f"mean_test_accuracy_{answer}" for answer in ANSWERS]
+    curves = [run.curve(site.number, part) for site in run.sites for part in ("val", "test")]
+    every = [
+        *([value for _, value in _points(run, column)] for column in columns),
+        *([float(right.right) for right in curve.values()] for curve in curves),
+    ]
+    return run.last_round > 0 and any(every) and all(len(set(values)) < 2 for values in every)
 
 
 def _by_round(run: RunRecord, title: str, columns: Mapping[str, str]) -> Table:
@@ -209,6 +230,8 @@ def before_and_after(run: RunRecord) -> Block:
         if (measured := [site for site in sites if site.after_warm_up and site.latest()])
     ]
     title = "Before and after, site by site"
+    if figures and nothing_changed(run):
+        return Block(title, _ABOUT_PAIRS, missing=NO_CHANGE)
     if not figures:
         return Block(
             title, _ABOUT_PAIRS, missing="No site has test images that were measured twice."
@@ -226,11 +249,11 @@ def warm_up_is_common(run: RunRecord) -> bool:
 
 def _group_panel(group: int, sites: Sequence[SiteRecord]) -> Figure:
     title = f"Sites with {GROUPS[group]}"
-    pairs, rows = [], []
+    drawn, rows = [], []
     for site in sites:
         before, after = site.after_warm_up, site.latest()
         assert before and after
-        pairs.append((site.name, before, after))
+        drawn.append(before_after_row(site.name, before, after, group))
         low, high = after.interval
         rows.append(
             [
@@ -248,32 +271,21 @@ def _group_panel(group: int, sites: Sequence[SiteRecord]) -> Figure:
     )
     columns = ["Site", "Labels, %", "Before", "After", "After, 95 % interval"]
     table = Table(title, columns, rows, labels=1)
-    return Figure(before_after_chart(title, group, pairs, said), said, table)
+    return Figure(intervals(title, drawn, said), said, table)
 
 
-def before_after_chart(
-    title: str,
-    group: int,
-    pairs: Sequence[tuple[str, RightAnswers, RightAnswers]],
-    alternative: str,
-) -> Picture:
-    """Return a chart with a row for each (name, before, after).
+def before_after_row(
+    name: str, before: RightAnswers, after: RightAnswers, group: int
+) -> IntervalRow:
+    """Return a row of a chart of before and after.
 
-    group: index in `GROUPS` of the sites, which decides the colour and the mark of all rows.
+    group: index in `GROUPS` of the site, which decides the colour and the mark.
     """
-    rows = [
-        IntervalRow(
-            name,
-            (
-                ShareInterval(before.share, before.interval, "soft"),
-                ShareInterval(after.share, after.interval, f"g{group}"),
-            ),
-            f"{before.right} → {after}",
-            GROUP_MARKS[group],
-        )
-        for name, before, after in pairs
-    ]
-    return intervals(title, rows, alternative)
+    ends = (
+        ShareInterval(before.share, before.interval, "soft"),
+        ShareInterval(after.share, after.interval, f"g{group}"),
+    )
+    return IntervalRow(name, ends, f"{before.right} → {after}", GROUP_MARKS[group])
 
 
 def joining_of(run: RunRecord) -> list[str]:
@@ -285,29 +297,70 @@ def joining_of(run: RunRecord) -> list[str]:
 
 
 def who_gained(run: RunRecord) -> Block:
-    """Return every site alone and together, drawn by its verdict, those that lost first."""
-    compared = [s for s in run.sites if s.number != ALL_SITES and s.standing.verdict.pairs]
-    if not compared:
+    """Return every site alone and together, by its verdict; those without labels stand last."""
+    if [site.number for site in run.sites] == [ALL_SITES]:
+        return Block(GAINED, _ABOUT_GAINED, missing=MASKED)
+    words_of: dict[str, str] = {kind: word for kind, (_, _, word) in _DRAWN.items()}
+    words_of[NO_LABELS] = NO_LABELS
+    kinds: dict[str, list[SiteRecord]] = {kind: [] for kind in words_of}
+    for site in run.sites:
+        if site.standing.verdict.pairs is not None:
+            kinds[site.standing.verdict.outcome].append(site)
+        elif not site.standing.facts.labelled and site.latest():
+            kinds[NO_LABELS].append(site)
+    if not any(kinds[outcome] for outcome in _DRAWN):
         return Block(GAINED, _ABOUT_GAINED, missing=NOT_COMPARED)
-    compared.sort(key=lambda s: (list(_DRAWN).index(s.standing.verdict.outcome), s.number))
-    rows, drawn = [], []
-    for site in compared[:MOST_ROWS]:
-        said, pairs = site.standing.verdict, site.standing.verdict.pairs
-        assert pairs is not None
-        colour, mark, word = _DRAWN[said.outcome]
-        known = [str(n) for n in (pairs.better, pairs.worse)] if pairs.cases else [DASH, DASH]
-        rows.append([site.name, percent(site.standing.facts.mu), str(pairs.alone),
-                     str(pairs.together), str(pairs.images), *known, word])  # fmt: skip
-        ends = [ShareInterval(right / pairs.images, wilson(right, pairs.images), kind)
-                for right, kind in ((pairs.alone, "soft"), (pairs.together, colour))]  # fmt: skip
-        counts = f"{pairs.alone} → {pairs.together} of {pairs.images}"
-        drawn.append(IntervalRow(site.name, ends, counts, mark))
-    more = len(compared) - MOST_ROWS
-    notes = [f"And {more} more sites."] if more > 0 else []
+    rows, drawn = list[list[str]](), list[IntervalRow]()
+    for kind, sites in kinds.items():
+        word = words_of[kind]
+        sites.sort(key=lambda site: -abs(site.standing.verdict.gain or 0))
+        left = f", {MOST_OF_A_KIND} drawn" * (len(sites) > MOST_OF_A_KIND)
+        if sites:
+            heading = f"{word[0].upper()}{word[1:]} ({len(sites)}){left}"
+            drawn.append(IntervalRow(heading, (), ""))
+        drawn += [joining_row(site) for site in sites[:MOST_OF_A_KIND]]
+        rows += [_joining_cells(site, word) for site in sites]
     columns = ["Site", "Labels, %", "Alone", "Together", "Of", "Better", "Worse", "Joining"]
-    table = Table("Alone and together", columns, rows, notes, labels=1)
-    words = " ".join(joining_of(run)[:3])
-    return Block(GAINED, _ABOUT_GAINED, [Figure(intervals(GAINED, drawn, words), words, table)])
+    table = Table("Alone and together", columns, rows, labels=1)
+    gained, lost, unknown = (len(kinds[outcome]) for outcome in _DRAWN)
+    title = f"{gained} gained, {lost} lost, {unknown} cannot be told"
+    words = " ".join(joining_of(run))
+    across = "right answers; hollow: alone, filled: together"
+    picture = intervals(title, drawn, words, wide=True, across=across)
+    return Block(GAINED, _ABOUT_GAINED, [Figure(picture, _ABOUT_INTERVALS, table)])
+
+
+def joining_row(site: SiteRecord, name: str = "") -> IntervalRow:
+    """Return the row of a chart that shows a site alone and together; it must have one of them.
+
+    A site without labels has one mark. name: other than the site's.
+    """
+    facts, pairs = site.standing.facts, site.standing.verdict.pairs
+    more = f": {facts.labelled} of {facts.training} labelled"
+    if pairs is None:
+        now = site.latest()
+        assert now is not None
+        alone = [ShareInterval(now.share, now.interval, "soft")]
+        return IntervalRow(name or site.name, alone, str(now), "x", more)
+    colour, mark, _ = _DRAWN[site.standing.verdict.outcome]
+    ends = [
+        ShareInterval(right / pairs.images, wilson(right, pairs.images), kind)
+        for right, kind in ((pairs.alone, "soft"), (pairs.together, colour))
+    ]
+    counts = f"{pairs.alone} → {pairs.together} of {pairs.images}"
+    return IntervalRow(name or site.name, ends, counts, mark, more)
+
+
+def _joining_cells(site: SiteRecord, word: str) -> list[str]:
+    """Return a site's row of the table of who gained."""
+    labels, pairs = percent(site.standing.facts.mu), site.standing.verdict.pairs
+    if pairs is None:
+        now = site.latest()
+        assert now is not None
+        return [site.name, labels, DASH, str(now.right), str(now.of), DASH, DASH, word]
+    known = [str(n) for n in (pairs.better, pairs.worse)] if pairs.cases else [DASH, DASH]
+    counts = [str(n) for n in (pairs.alone, pairs.together, pairs.images)]
+    return [site.name, labels, *counts, *known, word]
 
 
 def _change_in_images(site: SiteRecord) -> int:

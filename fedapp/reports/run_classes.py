@@ -40,6 +40,9 @@ MOST_CLASSES, MOST_SITES = 40, 200
 """With more classes or sites than this a matrix cannot be read, so it is not drawn."""
 MISTAKES, CALIBRATION = "Mistakes", "Can its probabilities be trusted?"
 _UNMEASURED = "No site has labelled test images that were measured."
+LEAST_POINTS, MOST_AT_ONCE = 3, 0.8
+"""A curve of fewer points, or of which one has more than this share of the images, says nothing:
+its table stands alone."""
 _MOST_MISTAKES = 10
 """Number of mistakes in the table, the most frequent first."""
 PSEUDO = "Pseudo-labels"
@@ -122,7 +125,8 @@ def _auroc_table(classes: Sequence[Mapping[str, Any]]) -> Table:
                "Of sites"]  # fmt: skip
     rows = []
     for one in (one for one in classes if one["auroc"] is not None):
-        ends = f"{percent(one['auroc_low'])} to {percent(one['auroc_high'])}"
+        low, high = percent(one["auroc_low"]), percent(one["auroc_high"])
+        ends = DASH if low == high else f"{low} to {high}"
         own = one["auroc_of_sites"]
         cells = percent(one["auroc"]), ends, percent(one["average_precision"])
         mean = DASH if own is None else percent(own)
@@ -218,7 +222,15 @@ def calibration(evaluations: Sequence[Evaluation]) -> Block:
     )
     if not evaluations:
         return Block(CALIBRATION, reading, missing=_UNMEASURED)
-    return Block(CALIBRATION, reading, [_reliability(evaluations), _surest_answers(evaluations)])
+    found = coverage(evaluations)
+    drawn = len(found) >= LEAST_POINTS, found[0][0] <= MOST_AT_ONCE * found[-1][0]
+    figures, plain = list[Figure](), list[Figure]()
+    for figure, worth in zip(
+        (_reliability(evaluations), _surest_answers(evaluations)), drawn, strict=True
+    ):
+        (figures if worth else plain).append(figure)
+    tables = [figure.table for figure in plain if figure.table]
+    return Block(CALIBRATION, reading, figures, tables, [figure.caption for figure in plain])
 
 
 def _add_up_bins(evaluations: Sequence[Evaluation]) -> list[tuple[int, int, float]]:

@@ -112,6 +112,8 @@ def _overall(summary: Row, per_site: Sequence[Row]) -> list[str]:
         ("common", COMMON, "the server's average of all sites, at the end"),
         ("alone", ALONE, "each site's model trained alone, at the end"),
     ):
+        if name == "alone" and _is_one_sum(per_site):  # not every site has it: of how many images?
+            continue
         if name in answers and _known(per_site, column):
             if name == "alone" and (without := answers[name].get("sites_without")):
                 label = f"each site trained alone, without {without} that cannot"

@@ -13,6 +13,7 @@ from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.preset_files import method_presets, presets
 from fedapp.reports.charts import Bar, Line, axis_up_to, bars, line_chart, rounds_axis
 from fedapp.reports.layout import DASH, Block, Figure, Table
+from fedapp.reports.run_accuracy import nothing_changed
 from fedapp.reports.run_record import RunRecord
 from fedapp.server.accuracy_drop import accuracy_drop_warning
 
@@ -45,7 +46,7 @@ def _result(run: RunRecord) -> str:
     )
     start = [site.after_warm_up.share for site in run.sites if site.after_warm_up]
     began = f"; after the warm-up it was {percent(fmean(start))} %." if start else "."
-    return last + began
+    return last + ("." if nothing_changed(run) else began)
 
 
 def _sites(run: RunRecord) -> str:
@@ -158,7 +159,7 @@ def traffic(run: RunRecord) -> Block:
             Line(f"bound {count(bound)}", [(0, bound), (run.last_round, bound)], "c2", True)
         )
     last = run.rounds[-1]
-    said = f"{count(sent[-1][1])} models sent"
+    said = f"{count(sent[-1][1])} models sent" if sent[-1][1] else "No models, but sums, were sent"
     if bound:
         said += f", {percent(sent[-1][1] / bound)} % of the paper's bound of {count(bound)}"
     said += (
@@ -169,6 +170,8 @@ def traffic(run: RunRecord) -> Block:
             else "."
         )
     )
+    if len({number for _, number in sent}) < 2:  # a flat line
+        return Block(title, reading, lines=[said])
     picture = line_chart(
         "Models sent", lines, rounds_axis(run.last_round), axis_up_to(most, count), said
     )

@@ -65,6 +65,10 @@ _QUALITY_OF_FINDINGS = (
     "Means over the findings of which something can be said. Intervals: the middle 95 % of 1,000 "
     "resamples of the images, each with all its findings."
 )
+_NO_INTERVAL = (
+    "No interval (-): all resamples of these images give the same value, which says how few they "
+    "are, and not how sure the value is."
+)
 _MEANS: Final[tuple[Metric, ...]] = ("accuracy", "balanced_accuracy", "f1")
 _CLASSES = (
     "Each class against all others. Sensitivity: the share of its images that is found; "
@@ -205,7 +209,9 @@ def _auroc_gain(
 
 
 def _signed(gain: float, low: float | None, high: float | None) -> list[str]:
-    ends = DASH if low is None or high is None else f"{low * 100:+.1f} to {high * 100:+.1f}"
+    ends = DASH
+    if low is not None and high is not None and high - low >= 0.0005:
+        ends = f"{low * 100:+.1f} to {high * 100:+.1f}"
     return [f"{gain * 100:+.1f}", ends]
 
 
@@ -244,14 +250,17 @@ def _quality(
     squares = ((probabilities - np.eye(classes)[truth]) ** 2).sum(1) / (2 if classes == 2 else 1)
     score, ends = brier(probabilities, truth), percentile_interval(drawn @ squares / drawn.sum(1))
     most = "1" if classes == 2 else "2"
+    low, high = ("", "") if ends is None else (f"{end:.3f}" for end in ends)
     rows.append(
         [
             f"Brier score (0 best, {most} worst)",
             DASH if score is None else f"{score:.3f}",
-            DASH if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}",
+            DASH if low == high else f"{low} to {high}",
         ]
     )
     lines = [] if said_of_all else [_few(counts)]
+    if any(row[2] == DASH for row in rows):
+        lines.append(_NO_INTERVAL)
     if patients is not None:
         lines.append(
             f"All intervals but that of calibration are by patient: {images} test images of "
@@ -305,6 +314,7 @@ def _quality_of_findings(
     table = Table("Metrics", ["Metric, mean over findings", "%", "95 % interval"], rows, labels=1)
     left = len(found) - len(usable)
     lines = [f"Left out: {left} of {len(found)} findings, of too few images."] if left else []
+    lines += [_NO_INTERVAL] * any(row[2] == DASH for row in rows)
     return Block("How good the model is", _QUALITY_OF_FINDINGS, tables=[table], lines=lines)
 
 
@@ -313,7 +323,9 @@ def _named(metric: Metric) -> str:
 
 
 def _ends(ends: tuple[float, float] | None) -> str:
-    return DASH if ends is None else " to ".join(map(percent, ends))
+    """Return an interval as text; a dash where there is none, or one without a width."""
+    low, high = ("", "") if ends is None else map(percent, ends)
+    return DASH if low == high else f"{low} to {high}"
 
 
 def _counts_of_findings(probabilities: Values, truth: Labels) -> Labels:
@@ -400,8 +412,14 @@ def _class_block(results: list[ClassResult], at: float, reading: str) -> Block:
     lines = [f"{'; '.join(few)}: cannot be said."] if few else []
     if not drawn:
         return Block(title, reading, lines=lines)
-    worst = min(drawn, key=lambda row: row.shares[0].value)
-    said = f"Found least: {worst.name}, {worst.words}."
+    worst, best = (of(drawn, key=lambda row: row.shares[0].value) for of in (min, max))
+    least = worst.shares[0].value
+    if least < best.shares[0].value:
+        said = f"Found least: {worst.name}, {worst.words}."
+    elif len(drawn) > 1:
+        said = f"Of each of the {len(drawn)} {percent(least)} % are found."
+    else:
+        said = f"{worst.name}: {worst.words} found."
     picture = intervals("Sensitivity", drawn, said, wide=True)
     return Block(title, reading, [Figure(picture, said)], [table], lines)
 

@@ -12,15 +12,22 @@ from pathlib import Path
 from fedapp.core.errors import ConfigError, FedAppError, RunError, name_suggestion, one_line
 from fedapp.core.formatting import percent, size
 from fedapp.evaluation.findings import COUNTS_NOTE
-from fedapp.evaluation.reliability_warnings import warnings_about
+from fedapp.evaluation.reliability_warnings import cautions, warnings_about
 from fedapp.experiment.run_folder import RunFolder
 from fedapp.models.card import ANSWER_NAMES, joining_verdict, when
 from fedapp.models.description import DESCRIPTION, Description, read_description
-from fedapp.models.evidence import read_evidence
+from fedapp.models.evidence import model_cautions, read_evidence
 from fedapp.protocol.messages import EPSILON
-from fedapp.reports.charts import Bar, Line, band, bars, over_rounds
+from fedapp.reports.charts import Bar, Line, band, bars, intervals, over_rounds
 from fedapp.reports.layout import DASH, Block, Figure, Table, blocks_page
-from fedapp.reports.run_accuracy import BY_IMAGE, before_after_chart, quartiles, warm_up_is_common
+from fedapp.reports.run_accuracy import (
+    BY_IMAGE,
+    NO_CHANGE,
+    before_after_row,
+    joining_row,
+    quartiles,
+    warm_up_is_common,
+)
 from fedapp.reports.run_classes import (
     MOST_CLASSES,
     PSEUDO,
@@ -47,20 +54,21 @@ MOST_ROWS = 20
 class SiteView:
     """What one source tells about a site.
 
-    `title` and `lead` are the head of the page if this view comes first; `called` is the site's
-    name.
+    `title`, `lead` and `care` (what to know before the model is used) are the head of the page if
+    this view comes first; `called` is the site's name.
     """
 
     title: str
     lead: Sequence[str]
     blocks: Sequence[Block]
     called: str = ""
+    care: Sequence[str] = ()
 
 
 def site_page(*views: SiteView) -> str:
     """Return a page with the blocks of all these views, under the head of the first one."""
     subjects = [[(views[0].called, block)] for view in views for block in view.blocks]
-    return blocks_page(views[0].title, views[0].lead, subjects)
+    return blocks_page(views[0].title, views[0].lead, subjects, care=views[0].care)
 
 
 def view_of_run(run: RunRecord, name: str) -> SiteView:
@@ -72,12 +80,15 @@ def view_of_run(run: RunRecord, name: str) -> SiteView:
     tested = site.standing.latest.get("test")
     evaluations = [tested] if tested and tested.samples else []
     labelled = site.standing.facts.labelled
+    seen, learned = class_counts(site, len(run.classes)), None if labelled else [0]
+    care = cautions(evaluations[0] if evaluations else None, run.classes, learned, seen)
     lead = [
         _verdict_line(run, site),
         *(
             f"Warning: {said}"
             for one in evaluations
             for said in warnings_about(one, labelled, run.classes)
+            if said not in care
         ),
         f"What run {run.name} ({method_of(run)}, {run.last_round} rounds) brought this site. The "
         "page shows the site's own numbers; it names no other site.",
@@ -85,15 +96,15 @@ def view_of_run(run: RunRecord, name: str) -> SiteView:
     ]
     blocks = [
         _joining(run, site),
-        _curve(run, site),
-        _counts(site),
         _mix(run, site),
         confusion_block(evaluations, run.classes),
         calibration(evaluations),
+        _curve(run, site),
         _pseudo(run, site),
         _model(run, site),
+        _counts(site),
     ]
-    return SiteView(_title(site.name.removeprefix("site ")), lead, blocks, site.name)
+    return SiteView(_title(site.name.removeprefix("site ")), lead, blocks, site.name, care)
 
 
 def view_of_model(folder: Path, at: float = SPECIFICITY) -> SiteView:
@@ -111,7 +122,15 @@ def view_of_model(folder: Path, at: float = SPECIFICITY) -> SiteView:
         raise ConfigError(f"specificity is {at:g}, must lie between 0 and 1: write 0.9 for 90 %")
     description, evidence = read_description(folder), read_evidence(folder)
     test, finds = description.results.test, description.model.finds
-    lead = [joining_verdict(description), *(f"Warning: {light}" for light in description.lights)]
+    blocks, care = list[Block](), description.cautions
+    answered = evidence is not None and "kept" in evidence.answers and len(evidence.labels)
+    if evidence is not None and answered:
+        from fedapp.reports.site_answers import answer_blocks  # imports scikit-learn: seconds
+
+        blocks = answer_blocks(description, evidence, at)
+        care = care or model_cautions(description, evidence)
+    lead = [joining_verdict(description)]
+    lead += [f"Warning: {light}" for light in description.lights if light not in care]
     lead += [description.claim] if description.claim else []
     if test.images:
         what = "findings read in test images" if finds else "test images"
@@ -121,15 +140,10 @@ def view_of_model(folder: Path, at: float = SPECIFICITY) -> SiteView:
             f"{percent(test.accuracy)} %{interval}."
         )
     lead += [COUNTS_NOTE] * finds
-    blocks = []
-    if evidence is not None and "kept" in evidence.answers and len(evidence.labels):
-        from fedapp.reports.site_answers import answer_blocks  # imports scikit-learn: seconds
-
-        blocks = answer_blocks(description, evidence, at)
-    else:
+    if not answered:
         lead.append("Single answers to test images are not here, so no more can be measured.")
     called = description.origin.called
-    return SiteView(_title(called), lead, [*blocks, _about(description, folder)], called)
+    return SiteView(_title(called), lead, [*blocks, _about(description, folder)], called, care)
 
 
 def view_of_record(folder: Path, run: str) -> SiteView:
@@ -191,25 +205,25 @@ def find_site(run: RunRecord, name: str) -> SiteRecord:
 def _joining(run: RunRecord, site: SiteRecord) -> Block:
     title = "Did joining help?"
     reading = "Right answers to the site's own test images, before and after. " + BY_IMAGE
-    now, rows = site.latest(), []
+    now, rows, begun = site.latest(), [], site.after_warm_up
     start = "the common warm-up" if warm_up_is_common(run) else "its own warm-up model"
-    references = [
-        (start, site.after_warm_up),
-        *_compared(site),
-    ]
     if now is None:
         why = "the site has no test images, so nobody can tell. Label some and check."
         return Block(title, reading, missing=why)
-    known = [(what, before) for what, before in references if before]
-    for what, before in known:
+    known = [(start, begun)] if begun and begun != now else []
+    for what, before in (*known, *_compared(site)):
         rows.append([what, str(before), percent(before.share), _ends(before)])
     rows.append(["the model now", str(now), percent(now.share), _ends(now)])
     table = Table("Right answers", ["Model", "Right", "%", "95 % interval, %"], rows, labels=1)
-    pairs = [("warm-up", before, now) for _, before in known[:1] if site.after_warm_up]
-    pairs += [("alone", known[-2][1], known[-1][1])] if site.standing.verdict.pairs else []
+    drawn = []
+    if site.standing.verdict.pairs or not site.standing.facts.labelled:
+        drawn.append(joining_row(site, "joining"))
+    drawn += [before_after_row("warm-up, now", before, now, site.group) for _, before in known]
+    if not drawn:
+        return Block(title, reading, tables=[table])
     said = f"Now {now}."
-    picture = before_after_chart("Before and now", site.group, pairs, said)
-    return Block(title, reading, [Figure(picture, said, table)], lines=[_verdict_line(run, site)])
+    picture = intervals("Before and now", drawn, said)
+    return Block(title, reading, [Figure(picture, said, table)])
 
 
 def _compared(site: SiteRecord) -> list[tuple[str, RightAnswers]]:
@@ -245,6 +259,8 @@ def _curve(run: RunRecord, site: SiteRecord) -> Block:
         missing = ""
     else:
         missing = f"the other sites: with fewer than {ENOUGH} each could be told."
+    if len({right.right for right in own.values()}) < 2:
+        return Block(title, reading, missing=NO_CHANGE)
     last = own[max(own)]
     said = f"Test accuracy {percent(last.share)} % ({last}) at the end."
     picture = over_rounds(run.last_round, "Accuracy", lines, said, bands)

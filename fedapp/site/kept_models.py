@@ -42,7 +42,14 @@ from fedapp.models.description import (
     Origin,
     read_description,
 )
-from fedapp.models.evidence import Evidence, Kind, model_warnings, read_evidence, write_evidence
+from fedapp.models.evidence import (
+    Evidence,
+    Kind,
+    model_cautions,
+    model_warnings,
+    read_evidence,
+    write_evidence,
+)
 from fedapp.models.folder import write_model
 from fedapp.models.maker import ModelMaker
 from fedapp.protocol.messages import ModelRef, Task
@@ -192,8 +199,10 @@ class KeptModel:
         said = verdict(joined, alone, labels, by, evidence.patients, lone)
         why = replace(made.choice, helped=choice.helped, candidates=choice.candidates, verdict=said)
         files = self.maker.experiment.model.files
-        warned = model_warnings(made, evidence, choice)
-        write_model(self.folder, replace(made, choice=why, lights=warned), blob, files)
+        made = replace(made, choice=why)
+        care = model_cautions(made, evidence)
+        made = replace(made, lights=model_warnings(made, evidence, choice), cautions=care)
+        write_model(self.folder, made, blob, files)
         return said
 
 

@@ -7,15 +7,16 @@ from fedapp.core.disk import write_atomic, write_error
 from fedapp.core.errors import RunError
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.preset_files import DEMO, Scalar
-from fedapp.experiment.run_folder import RunFolder, check_name, runs_root
-from fedapp.reports.comparison.figures import png
+from fedapp.experiment.run_folder import check_name, runs_root
+from fedapp.reports.charts import as_file
 from fedapp.reports.report import write_reports
+from fedapp.reports.run_accuracy import who_gained
 from fedapp.reports.run_end import run_name
-from fedapp.reports.who_gained import gains, who_gained
+from fedapp.reports.run_record import read_run
 from fedapp.simulation.flower_local import checkout, run
 from fedapp.simulation.loopback import run_loopback
 
-PICTURE = "who-gained.png"
+PICTURE = "who-gained.svg"
 ANOTHER = "fedapp demo --out FOLDER"
 
 
@@ -46,13 +47,14 @@ def demo(out: Path | None = None, *, flower: bool = False, **over: Scalar) -> li
         run_loopback(experiment)
     elif run(checkout(), DEMO, [f"{key}={value}" for key, value in settings.items()]):
         raise RunError(f"{folder}: the run did not end well; its last lines say why")
-    files = RunFolder(folder)
-    write_atomic(folder / PICTURE, png(who_gained(gains(files.per_site()))), durable=False)
+    figures = who_gained(read_run(folder)).figures
+    for figure in figures:
+        write_atomic(folder / PICTURE, as_file(figure.picture).encode(), durable=False)
     [page] = write_reports([str(folder)])
     name = run_name(folder)
     return [
         "",
-        f"Picture of who gained: {folder / PICTURE}",
+        *(f"Picture of who gained: {folder / PICTURE}" for _ in figures),
         f"Page of the run:       {page}",
         "Next:",
         f"  fedapp site {name}",

@@ -32,6 +32,7 @@ from fedapp.reports.comparison.figures import (
 from fedapp.reports.comparison.paper import PaperNumbers, read_printed
 from fedapp.reports.comparison.record import LAST, ComparisonRecord, read_comparison
 from fedapp.reports.comparison.style import featured
+from fedapp.reports.comparison.summary import in_words
 from fedapp.reports.comparison.sweep import sweeps
 from fedapp.reports.comparison.tables import (
     TITLES,
@@ -46,6 +47,7 @@ from fedapp.reports.comparison.tables import (
     value_table,
 )
 from fedapp.reports.layout import ImageFile, Section, Table, html_page, to_markdown
+from fedapp.reports.statistics import compare_with_best
 
 MOST_NAMED = 12
 """Number of places with missing cells that are named; further ones are counted."""
@@ -103,10 +105,13 @@ def _sections(
     reference: str,
     pictures: dict[str, list[ImageFile]],
 ) -> list[Section]:
-    sections = [Section("What was compared", facts(comparison))]
+    weak = [*_missing(comparison), *_doubts(comparison)]
+    made = Section("How the numbers were made", facts(comparison))
     if comparison.results.empty:
-        return sections
+        return [Section(SUMMARY, weak), made]
     several = len(comparison.methods) > 1
+    of_settings = {name: compare_with_best(comparison.units(name)) for name in comparison.settings}
+    told = [f"{name}: {in_words(found)}" for name, found in of_settings.items() if found]
     gains = gains_table(comparison)
     harms = [harm_table(comparison, found) for found in references_of(comparison)]
     tables = {
@@ -119,11 +124,12 @@ def _sections(
         COST: [cost_table(comparison)],
         MISTAKES: [],
     }
-    return sections + [
-        Section(title, (), of, pictures.get(title, ()))
+    found = [
+        Section(title, [*told, *weak] * (title == SUMMARY), of, pictures.get(title, ()))
         for title, of in tables.items()
         if of or title in pictures
     ]
+    return [*found, made]
 
 
 def _accuracy(comparison: ComparisonRecord, numbers: PaperNumbers) -> list[Table]:
@@ -216,8 +222,8 @@ def _reference(comparison: ComparisonRecord) -> str:
 
 
 def facts(comparison: ComparisonRecord) -> list[str]:
-    """Return the paragraphs at the head of a report: size, missing cells, names, doubts."""
-    return [_size(comparison), *_missing(comparison), *_names(comparison), *_doubts(comparison)]
+    """Return the last paragraphs of a report: its size, names and versions."""
+    return [_size(comparison), *_names(comparison)]
 
 
 def _size(comparison: ComparisonRecord) -> str:
