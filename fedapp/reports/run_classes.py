@@ -54,13 +54,11 @@ _ABOUT_PSEUDO_LABELS = (
 _ABOUT_WRONG = " Striped: wrong, which only a simulation knows."
 _ABOUT_CLASSES = (
     "Each site's model on its own test images, all images together. Sensitivity: the share of a "
-    "class that is found; specificity: the share of the others that is not taken for it. A mean "
-    "over sites would count a site with one image of a class like one with a hundred, so none is "
-    f"shown, and sites with fewer than {MIN_CLASS_IMAGES} are not ranked by a class."
+    "class that is found. Specificity: the share of the other images that is not taken for it."
 )
 _AUROC_IS_AT_HOME = (
-    " AUROC takes the scores of single images, which stay at the sites: fedapp site --page has it "
-    "there, and rounds.pooled_auroc=true has sites send counts of them."
+    " AUROC needs the scores of single images, which stay at the sites: a site's own page has it "
+    "(fedapp site --page). With rounds.pooled_auroc=true sites send counts of the scores."
 )
 _ABOUT_AUROC = (
     "Counts of scores of all sites' images together: each image of the class against each other "

@@ -11,6 +11,7 @@ from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.preset_files import method_presets, presets
+from fedapp.protocol.messages import ALL_SITES
 from fedapp.reports.charts import Bar, Line, axis_up_to, bars, line_chart, rounds_axis
 from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_accuracy import nothing_changed
@@ -25,7 +26,9 @@ def result_sentence(run: RunRecord) -> str:
     """Return the result in one sentence, with the method, the data and the seed."""
     planned = run.setting("rounds", "num_rounds")
     done = f"{run.last_round} of {planned} rounds"
-    what = f"{method_of(run)} on {run.setting('data', 'name')}, {len(run.sites)} sites, {done}"
+    what = (
+        f"{method_of(run)} on {run.setting('data', 'name')}, {_number_of_sites(run)} sites, {done}"
+    )
     return f"{what}, seed {run.settings.get('seed')}. {_result(run)}"
 
 
@@ -40,20 +43,20 @@ def _result(run: RunRecord) -> str:
         return "No site has test images: how good its models are is not known."
     final = run.rounds[-1].get("mean_test_accuracy")
     right, of = sum(e.correct for e in tested), sum(e.samples for e in tested)
+    with_images = run.rounds[-1].get("sites_evaluated", len(tested))
     last = (
         f"After round {run.last_round} the sites' models are right on {percent(final)} % of their "
-        f"own test images, the mean over {len(tested)} sites ({right} of {of} images together)"
+        f"own test images, the mean over {with_images} sites ({right} of {of} images together)"
     )
     start = [site.after_warm_up.share for site in run.sites if site.after_warm_up]
     began = f"; after the warm-up it was {percent(fmean(start))} %." if start else "."
     return last + ("." if nothing_changed(run) else began)
 
 
-def _sites(run: RunRecord) -> str:
-    """Return how many sites there are, and whether the server knows masked sums of them only."""
-    masked = run.setting("privacy", "sums") == "masked"
-    known = f"{run.setting('split', 'num_clients')}, known by masked sums alone"
-    return known if masked else str(len(run.sites))
+def _number_of_sites(run: RunRecord) -> int:
+    """Return how many sites there are; with masked sums the server has one record of them all."""
+    masked = [site.number for site in run.sites] == [ALL_SITES]
+    return int(run.setting("split", "num_clients") or 0) if masked else len(run.sites)
 
 
 def protocol_table(run: RunRecord) -> Table:
@@ -63,6 +66,7 @@ def protocol_table(run: RunRecord) -> Table:
     share = labelled / max(labelled + unlabelled, 1)
     val, test = sum(f.val for f in facts), sum(f.test for f in facts)
     chosen, best = run.standings.best_by_validation, run.standings.best
+    masked = ", known by masked sums alone" * (run.setting("privacy", "sums") == "masked")
     rows = [
         ["Data", f"{run.setting('data', 'name')}: {_number_of_classes(run)}"],
         [
@@ -75,7 +79,7 @@ def protocol_table(run: RunRecord) -> Table:
             f"{count(val)} for validation, {count(test)} for testing; each site is measured on its "
             "own",
         ],
-        ["Sites", f"{_sites(run)}; a round trains {_cohort(run)}"],
+        ["Sites", f"{_number_of_sites(run)}{masked}; a round trains {_cohort(run)}"],
         ["Method", method_of(run)],
         ["Network", str(run.setting("model", "name"))],
         ["Rounds", f"{run.last_round} of {run.setting('rounds', 'num_rounds')} after the warm-up"],

@@ -446,7 +446,8 @@ def _surest_mistakes(description: Description, evidence: Evidence) -> Block | No
         pixels = image.permute(1, 2, 0).numpy()
         pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels
         shown.append((pixels, f"is {true}", f"said {said}, {sure} %"))
-    caption = f"{len(rows)} test images that are answered wrongly, the surest first."
+    many = "" if len(rows) == 1 else "s"
+    caption = f"{len(rows)} test image{many} answered wrongly, the surest first."
     table = Table("Surest mistakes", ["True class", "Said", "Probability, %"], rows, labels=2)
     reading = (
         "Wrong answers that the model was surest of. Look: is the label right? These are the "

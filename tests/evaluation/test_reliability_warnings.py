@@ -6,6 +6,7 @@ import torch
 
 from fedapp.evaluation.model_selection import Candidate
 from fedapp.evaluation.reliability_warnings import (
+    cautions,
     drift_warnings,
     label_mix_warnings,
     shift_warnings,
@@ -57,6 +58,43 @@ def test_fewer_images_than_classes():
     assert light == "Fewer images than the 4 classes: 1 labelled training image and 3 test images."
     [light] = warnings_about(answered([], []), 9, CLASSES)
     assert light == "Fewer images than the 4 classes: 0 test images."
+
+
+def test_three_cautions_by_hand():
+    """30 cats and 9 dogs, all said to be cats at 80 %; the site learned from cats and frogs."""
+    found = answered([0] * 39, [0] * 30 + [1] * 9, 0.8)
+    assert cautions(found, CLASSES, [5, 0, 0, 2]) == [
+        "Never seen by this site in training: dog, deer. What the model knows of them, if "
+        "anything, is from other sites.",
+        "Fewer than 10 test images, so it cannot be said how well it is found: dog (9), deer (0), "
+        "frog (0).",
+        "Its probabilities: it says 80.0 % on average, and is right on 76.9 % of 39 test images; "
+        "the difference may be chance.",
+    ]
+    assert cautions(found, CLASSES, [5, 0, 0, 2], alone=True)[0] == (
+        "Never seen by this site in training: dog, deer."
+    )
+
+
+def test_cautions_at_the_extremes():
+    """Nothing known; all well; no labels; too sure, in the words of the warning."""
+    assert cautions(None, CLASSES, seen=(1, 0, 0, 0)) == [
+        "Never seen among labelled validation and test images: dog, deer, frog.",
+        "No test image has a label: how good the model is nobody knows.",
+    ]
+    well = cautions(answered(EVEN, EVEN, 0.99), CLASSES, [1] * 4)
+    assert well[:2] == ["Each class has labelled training images at this site.",
+                        "Each class has at least 10 test images."]  # fmt: skip
+    few = cautions(answered([0] * 5, [0] * 5), CLASSES, [0] * 4)
+    assert few[0].startswith("No training image of this site has a label: all it knows")
+    assert few[1:] == [
+        "Fewer than 10 test images, so it cannot be said how well it is found: all classes.",
+        "5 test images cannot check its probabilities.",
+    ]
+    wrong = answered([0] * 100, EVEN, 0.98)
+    assert cautions(wrong, CLASSES, [1] * 4)[2] in warnings_about(wrong, 50, CLASSES)
+    many = [str(k) for k in range(100)]
+    assert cautions(None, many, seen=[0] * 100)[0].endswith("6, 7 and 92 more.")
 
 
 def test_calibration_is_not_judged_by_few_images():

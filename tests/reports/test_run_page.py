@@ -1,12 +1,14 @@
 """The page of a run: its structure, and its content against numbers worked out by hand."""
 
+import json
+
 import pytest
 
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.evaluation.verdict import Pairs, verdict_of
 from fedapp.reports import helper_graph, run_accuracy
 from fedapp.reports.report import blocks_of, run_page, write_reports
-from fedapp.reports.run_accuracy import joining_of
+from fedapp.reports.run_accuracy import NO_CHANGE, joining_of, nothing_changed
 from fedapp.reports.run_record import read_run
 from fedapp.reports.site_report import site_page, view_of_run
 from tests.reports.pages import check
@@ -166,6 +168,24 @@ def test_rows_that_lack_what_they_should_have_are_left_out(tmp_path, name, text,
     folder = write_run(tmp_path)
     (folder / name).write_text(text)
     assert missing in run_page([read_run(folder)])
+
+
+def test_what_never_changed_is_no_curve(tmp_path):
+    """Rounds that repeat the first: two blocks give their reason, and all others stay."""
+    folder = write_run(tmp_path)
+    for name in ("metrics.jsonl", "sites.jsonl"):
+        first, *rest = map(json.loads, (folder / name).read_text().splitlines())
+        rows = [first, *({**first, "round": row["round"]} for row in rest)]
+        (folder / name).write_text("\n".join(map(json.dumps, rows)))
+    run = read_run(folder)
+    assert nothing_changed(run) and not nothing_changed(read_run(write_run(tmp_path, "other")))
+    found = blocks(folder)
+    for title in ("Learning curves", "Before and after, site by site"):
+        assert not found[title].full and found[title].missing == NO_CHANGE
+    page = check(run_page([run]))
+    assert page.text.count(NO_CHANGE) == 2 and "after the warm-up it was" not in page.text
+    assert page.text.index("Before you use it") < page.text.index("Warnings")
+    assert page.text.rindex("Settings and versions") > page.text.rindex("How the numbers were made")
 
 
 def test_a_run_under_way_has_a_page(tmp_path):

@@ -81,6 +81,24 @@ def test_a_class_of_few_images_has_no_number(tmp_path):
     assert "Balanced accuracy 9" not in text
 
 
+@pytest.mark.parametrize(("labels", "said"), [
+    ([1] * 21, "class 1: 21 of 21 found."),
+    ([0, 1, 2, 3] * 10, "Of each of the 4 100.0 % are found."),
+])  # fmt: skip
+def test_where_all_is_right_nothing_is_found_least_and_no_interval_has_no_width(
+    tmp_path, labels, said
+):
+    found = evidence(labels)
+    sure = torch.nn.functional.one_hot(found.labels, 4).float()
+    found = replace(found.with_answers("kept", ONE, sure), mistakes=found.mistakes[:0])
+    found = replace(found, images=found.images[:0])
+    text = shown(folder_of(tmp_path, found))
+    assert said in text and "Found least" not in text
+    assert "0.000 -" in text and "No interval (-): all resamples" in text
+    assert not re.search(r"([0-9.]{3,}) to \1(?![0-9.])", text)
+    assert "Before you use it" in text
+
+
 def test_its_surest_mistakes_are_shown_and_no_more(tmp_path):
     found = evidence([0, 1, 2, 3] * 30, seed=1)
     sure, said = found.answers["kept"].max(1)
