@@ -33,9 +33,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 OF_A_RUN = {"curves": "Learning curves", "sites": "Before and after, site by site"}
 """Name of a picture's file, and the block that it shows."""
 _HIDE = "<style>header, nav, .skip, h2, .note, details { display: none !important; } section { "
-_HIDE += "border: 0; } main { padding: 1rem !important; }</style></head>"
+_HIDE += "border: 0; display: block !important; } main { padding: 1rem !important; }</style></head>"
 _SIZE, _SCREEN, _PHONE = (1240, 2400), (1280, 800), (380, 760)
-_PLACES = ("", "s3", "s6")
+_PLACES = ("", "s3", "s5")
 """Sections of the page at which the pictures of a telephone begin; empty: its top."""
 _MARGIN, _FRAME = 12, 160
 """Margin around a picture, and height of a window that shows no page, in pixels."""

@@ -68,7 +68,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_330, 15),
     "fedapp/reports": (4_560, 24),
     "fedapp/simulation": (610, 8),
-    "fedapp/tools": (5_315, 46),
+    "fedapp/tools": (5_320, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (700, 8),
     "client_app": (992, 13),
