@@ -20,7 +20,7 @@ from fedapp.core.errors import ConfigError, FedAppError
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = tuple(
     DOCS / "results" / f"{name}.md"
-    for name in ("benchmarks", "encoder", "hospitals", "why_um_pfssl")
+    for name in ("benchmarks", "encoder", "hospitals", "rivals", "why_um_pfssl")
 )
 
 Row = Mapping[str, Any]
