@@ -78,6 +78,11 @@ def shares(counts: Array) -> Array:
     return np.asarray(known / known.sum())
 
 
+def shares_of(labels: Labels, classes: int) -> Array:
+    """Return the same of labels [n]."""
+    return shares(np.bincount(labels, minlength=classes).astype(np.float64))
+
+
 # --- AFL ------------------------------------------------------------------------------------------
 
 
@@ -89,7 +94,7 @@ def ridge(known: Known, classes: int, level: float) -> Head:
     x, y = known
     gram, target = x.T @ x, x.T @ np.eye(classes)[y]
     weight = _solved(gram, level * gram.trace() / len(gram), target)
-    return Head.linear(weight.T, np.zeros(classes), shares(np.bincount(y, minlength=classes) * 1.0))
+    return Head.linear(weight.T, np.zeros(classes), shares_of(y, classes))
 
 
 def absolute_aggregation(sites: Sequence[Known], classes: int, r: float) -> Array:
@@ -101,15 +106,15 @@ def absolute_aggregation(sites: Sequence[Known], classes: int, r: float) -> Arra
 
     def local(known: Known) -> tuple[Array, Array]:
         regular = known[0].T @ known[0] + r * np.eye(known[0].shape[1])
-        return regular, np.linalg.solve(regular, known[0].T @ np.eye(classes)[known[1]])
+        return regular, _solved(regular, 0.0, known[0].T @ np.eye(classes)[known[1]])
 
     def joined(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, Array]:
         (a, v), (b, w) = one, two
-        return a + b, np.linalg.solve(a + b, a @ v + b @ w)
+        return a + b, _solved(a + b, 0.0, a @ v + b @ w)
 
     regular, weight = reduce(joined, map(local, sites))
     once = regular - (len(sites) - 1) * r * np.eye(len(regular))
-    return np.asarray(np.linalg.solve(once, regular @ weight))
+    return _solved(once, 0.0, regular @ weight)
 
 
 # --- FedCGS and GH-OFL ----------------------------------------------------------------------------
@@ -201,7 +206,7 @@ def _solved(square: Array, level: float, right: Array) -> Array:
 def logistic(known: Known, classes: int, c: float) -> Head:
     """Return a logistic regression. c: the inverse strength of its penalty, as scikit-learn's C."""
     x, y = known
-    prior = shares(np.bincount(y, minlength=classes) * 1.0)
+    prior = shares_of(y, classes)
     there = np.unique(y)
     weight, bias = np.zeros((classes, x.shape[1])), np.full(classes, UNSEEN)
     bias[there] = 0.0
@@ -219,7 +224,7 @@ def fedavg(sites: Iterable[Known], classes: int, rate: float, rounds: int, steps
 
     Each round every site takes `steps` steps down the gradient of all its labelled images.
     """
-    every = [(x, y, np.log(shares(np.bincount(y, minlength=classes) * 1.0))) for x, y in sites]
+    every = [(x, y, np.log(shares_of(y, classes))) for x, y in sites]
     every = [one for one in every if len(one[1])]
     total = sum(len(y) for _, y, _ in every)
     size = every[0][0].shape[1]

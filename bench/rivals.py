@@ -110,8 +110,7 @@ class Sites:
     @cached_property
     def mixes(self) -> list[Array]:
         """Each site's class mix according to its labels."""
-        counts = (np.bincount(s.known[1], minlength=self.classes) * 1.0 for s in self.every)
-        return [heads.shares(of) for of in counts]
+        return [heads.shares_of(site.known[1], self.classes) for site in self.every]
 
     @cached_property
     def scaled(self) -> "Sites":
@@ -249,7 +248,7 @@ def _fedpft(sites: Sites, tried: tuple[float, int]) -> Made:
             weight, bias = parameters_to_ndarrays(made.aggregate_fit(1, results, [])[0])
         except ValueError:  # no class of any site has more images than mixtures
             weight, bias = np.zeros((sites.classes, sites.size)), np.zeros(sites.classes)
-    prior = heads.shares(np.bincount(sites.pooled[1], minlength=sites.classes) * 1.0)
+    prior = heads.shares_of(sites.pooled[1], sites.classes)
     down = 4.0 * sites.classes * (sites.size + 1)
     head = Head.linear(weight.astype(np.float64) * scale, bias.astype(np.float64), prior)
     return head, up / len(sites.every), down
@@ -371,7 +370,7 @@ def _exchanges(run: Run) -> int:
 
 def commoner(sites: Sites) -> dict[str, Any]:
     """Return what a site has that always answers its commonest label, or the federation's."""
-    every = heads.shares(np.bincount(sites.pooled[1], minlength=sites.classes) * 1.0)
+    every = heads.shares_of(sites.pooled[1], sites.classes)
     pairs = list(zip(sites.every, sites.mixes, strict=True))
     said = [(mix if len(site.known[1]) else every).argmax() for site, mix in pairs]
     own = [np.full(len(site.truth), c) for site, c in zip(sites.every, said, strict=True)]
