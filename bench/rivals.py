@@ -30,10 +30,11 @@ import torch
 import typer
 
 from bench import heads
-from bench.command import Quick, carry_out
+from bench.command import Quick, carry_out, several
 from bench.heads import Array, Head, Known, Labels, Moments
 from bench.record import Cells, Row, save
 from bench.runs import Run, finished, kept
+from fedapp.core.errors import ConfigError
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import LABELLED, TEST, VAL
 from fedapp.experiment.code_hash import code_hash
@@ -53,6 +54,7 @@ from fedapp.reports.statistics import Difference, interval_factor, mean_sd, pair
 from fedapp.site.federation import federation_of
 
 OURS, ALONE, COMMONER = "one_round", "alone: the same closed form", "the commoner class"
+LONE = "alone: logistic regression"
 SITES, DEV, FIRST = 50, 0, 740
 """Number of sites; the seed on which settings are chosen; the first of those that are printed."""
 LABELS: Mapping[str, dict[str, Scalar]] = {
@@ -265,7 +267,7 @@ RIVALS: Mapping[str, Rival] = {
     "FedAvg of a head, loss corrected": Rival(
         _fedavg, (3e-4, 1e-3, 3e-3, 1e-2), ROUNDS, scaled=True
     ),
-    "alone: logistic regression": Rival(_alone, (1e-4, 1e-3, 1e-2, 1e-1), 0, scaled=True),
+    LONE: Rival(_alone, (1e-4, 1e-3, 1e-2, 1e-1), 0, scaled=True),
     "pooled: logistic regression": Rival(_pooled, (1e-5, 1e-4, 1e-3, 1e-2), 0, scaled=True),
 }
 
@@ -382,7 +384,9 @@ def commoner(sites: Sites) -> dict[str, Any]:
 
 
 def experiment_of(data: str, root: Path, case: str, alpha: float, seed: int) -> Experiment:
-    """Return the experiment of a cell."""
+    """Return the experiment of a cell. Raises ConfigError for a share that is not in `LABELS`."""
+    if case not in LABELS:
+        raise ConfigError(f"labels {case}: must be one of {', '.join(LABELS)}: choose some of them")
     name, features = DATA[data]
     given: dict[str, Scalar] = {
         "seed": seed, "data.name": name, "data.root": str(root), "split.num_clients": SITES,
@@ -453,6 +457,8 @@ def rows(cell: Cell, found: Results) -> list[Row]:
         row: Cells = {"labels": cell.case, "alpha": cell.alpha, "answer": name}
         for key, (title, ahead) in COLUMNS.items():
             values = {seed: of[key] for seed, of in by.items() if of[key] is not None}
+            if (key, name) == ("common", LONE):
+                values = {}  # every site has a head of its own
             ours_by = {seed: found[seed][OURS][key] for seed in values}
             found_ahead = None if name == OURS else paired_difference(ours_by, values)
             row[title] = with_interval(list(values.values()))
@@ -490,6 +496,7 @@ def main(
     root: Annotated[Path, typer.Argument(help="folder of images by class, or of MedMNIST's file")],
     fedpft: Annotated[Path | None, typer.Option(help="Flower's baselines/fedpft")] = None,
     seeds: Annotated[int, typer.Option(help=f"how many, from {FIRST} on")] = 3,
+    labels: Annotated[str, typer.Option(help="shares of the labels, %, commas between")] = "",
     quick: Quick = False,
 ) -> None:
     """Measure what was not measured before, and save the table."""
@@ -500,7 +507,8 @@ def main(
     folder = out_root(experiment_of(data, root, "100 %", ALPHAS[0], DEV)) / "bench-rivals"
     printed = range(FIRST, FIRST + (1 if quick else seeds))
     table: list[Row] = []
-    for case, alpha in product(list(LABELS)[-1:] if quick else LABELS, ALPHAS):
+    asked = [f"{share} %" for share in several("1" if quick else labels)] or list(LABELS)
+    for case, alpha in product(asked, ALPHAS):
         cell = Cell(data, root, case, alpha, folder)
         with answers_cached_in(folder / "features"):
             table += rows(cell, cell.measured(printed, names))
