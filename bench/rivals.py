@@ -507,13 +507,19 @@ def main(
     folder = out_root(experiment_of(data, root, "100 %", ALPHAS[0], DEV)) / "bench-rivals"
     printed = range(FIRST, FIRST + (1 if quick else seeds))
     table: list[Row] = []
+    code: set[str] = set()
     asked = [f"{share} %" for share in several("1" if quick else labels)] or list(LABELS)
     for case, alpha in product(asked, ALPHAS):
         cell = Cell(data, root, case, alpha, folder)
         with answers_cached_in(folder / "features"):
-            table += rows(cell, cell.measured(printed, names))
+            found = cell.measured(printed, names)
+        code |= {
+            result["code"] for of in found.values() for result in of.values() if "code" in result
+        }
+        table += rows(cell, found)
         print(f"bench.rivals: {data}, {case} of the labels, alpha {alpha:g}: done", flush=True)
-    save(f"rivals-{data}", table, {"seeds": f"{FIRST} to {printed[-1]}"}, quick=quick)
+    notes = {"seeds": f"{FIRST} to {printed[-1]}", "code of runs": sorted(code)}
+    save(f"rivals-{data}", table, notes, quick=quick)
 
 
 if __name__ == "__main__":

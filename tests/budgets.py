@@ -73,8 +73,8 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/cli": (700, 8),
     "client_app": (992, 13),
     "server_app": (600, 7),
-    "bench": (2_840, 31),
-    "tests": (48_900, 402),
+    "bench": (3_400, 33),
+    "tests": (49_050, 403),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
