@@ -248,6 +248,7 @@ def softmax(logits: Array) -> Array:
     return np.asarray(raised / raised.sum(1, keepdims=True))
 
 
-def times_mix(head: Head, scores: Array, temperature: float, mix: Array) -> Array:
+def times_mix(head: Head, scores: Array, temperature: float, mix: Array) -> Labels:
     """Return the answers [n] to scores [n, C] / temperature, for another mix of classes [C]."""
-    return np.asarray((scores / temperature + np.log(mix) - np.log(head.prior)).argmax(1))
+    found: Labels = (scores / temperature + np.log(mix) - np.log(head.prior)).argmax(1)
+    return found

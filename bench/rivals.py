@@ -129,7 +129,7 @@ class Sites:
     @property
     def size(self) -> int:
         """Number of features."""
-        return self.every[0].test.shape[1]
+        return int(self.every[0].test.shape[1])
 
     def mean_right(self, answers: Sequence[Labels]) -> float:
         """Return the mean of the sites' right answers, %; sites without test images are left out.
@@ -419,10 +419,11 @@ class Cell:
         found.pop("code")
         found[COMMONER] = self._at(seed, COMMONER, lambda: commoner(self._sites(seed)))
         for name, choice in choices.items():
-            found[name] = self._at(
-                seed, name, lambda n=name, c=choice: tested(RIVALS[n], self._sites(seed), c)
-            )
+            found[name] = self._at(seed, name, partial(self._tested, name, seed, choice))
         return found
+
+    def _tested(self, name: str, seed: int, choice: Mapping[str, Any]) -> dict[str, Any]:
+        return tested(RIVALS[name], self._sites(seed), choice)
 
     def _tuned(self, name: str) -> dict[str, Any]:
         rival = RIVALS[name]

@@ -54,6 +54,7 @@ FLOWER = {
     "fedapp.tools.node.approval_hook", "fedapp.tools.node.supernode", "client_app.app",
     "client_app.resident.caller", "server_app.app", "server_app.carrier",
     "server_app.node_registry", "server_app.transport", "server_app.strategy",
+    "bench.rivals",
 }  # fmt: skip
 
 
