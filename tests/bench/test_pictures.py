@@ -26,7 +26,6 @@ ROWS = {
     "fedavg_logit_adjusted": "fedavg_logit_adjusted",
     "Ditto": "ditto",
     "FedAvg fine-tuned": "fedavg_ft",
-    "FedRoD": "fedrod",
     "FedAvg": "fedavg",
     "UM-pFSSL as published": "um_pfssl",
     "alone, a network": "local_only",
