@@ -57,7 +57,7 @@ def read(file: Path) -> tuple[NDArray[np.float32], list[str]]:
         vectors, labels = [], []
         for row in rows:
             if None in row or None in row.values():
-                raise DataError(f"{file}, line {rows.line_num}: not {len(agreed)} cells: mend it")
+                raise DataError(f"{file}, line {rows.line_num}: not {len(agreed)} cells: fix it")
             cells = {name: cell.strip() for name, cell in row.items()}
             try:
                 vectors.append(_vector(cells))

@@ -59,7 +59,7 @@ def _run(grid: Grid, context: Context) -> None:
         if word is not None:
             settings = settings_digest(unchecked_settings(*read_run_config(context.run_config)))
             if why := word.differs(folder.path.name, code_digest(), settings, folder.identity):
-                raise ConfigError(f"{SIGNED}: {why}: have it signed anew (fedapp sign)")
+                raise ConfigError(f"{SIGNED}: {why}: have it signed again (fedapp sign)")
         origin = Origin(
             folder.path.name, code, experiment_digest(experiment), identity=folder.identity
         )

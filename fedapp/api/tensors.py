@@ -108,7 +108,7 @@ def _pair(item: Any, what: str) -> tuple[object, Any]:
         row = getattr(label, "ndim", 0) == 1 or isinstance(label, list | tuple)
         return one, ([int(each) for each in label] if row else int(label))
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what}: a data set's items must be (input, label): make it so") from error
+        raise DataError(f"{what}: a data set's items must be (input, label): correct it") from error
 
 
 def _stacked(items: Iterable[object], what: str) -> Tensor:

@@ -40,7 +40,7 @@ def show_site(
         bool,
         typer.Option(
             "--check",
-            help="of a simulated run: ask each kept model again, and make those that are gone anew",
+            help="of a simulated run: ask each kept model again, and rebuild lost ones",
         ),
     ] = False,
 ) -> None:

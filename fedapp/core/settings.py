@@ -188,7 +188,7 @@ class DataSettings:
             if str(given["name"]).startswith(MEMORY):
                 found["sites"] = "names no sites that come from Python: name them there, drop it"
             else:
-                rule = "says nothing of such data, where each image is of one class: drop it"
+                rule = "has no meaning for such data, where each image has one class: drop it"
                 found["findings"] = rule
         elif given["vector_size"]:
             rule = "is a setting of images: drop it, or vector_size"
@@ -197,7 +197,7 @@ class DataSettings:
         else:
             found["encoder"] = "is a setting of vectors: set vector_size or drop it"
         if given["name"] == OWN and given["findings"]:
-            found["classes"] = "says nothing beside findings: drop one of the two"
+            found["classes"] = "has no effect beside findings: drop one of the two"
         return found
 
     def __post_init__(self) -> None:
@@ -272,7 +272,7 @@ def members_of(members: str, names: Sequence[str], sites: int) -> dict[int, str]
     if found and len(found) < sites:
         raise ValueError(f"it names {len(found)} of {sites} sites: name each with its fingerprint")
     if len(set(found.values())) < len(found):
-        raise ValueError("two sites have the same fingerprint: each has a key of its own")
+        raise ValueError("two sites have the same fingerprint: each needs its own key")
     return found
 
 
@@ -395,25 +395,26 @@ class SplitSettings:
         """Return the settings that have no effect beside the given ones, and the reason."""
         found: Unused = {}
         if given["test_images"]:
-            rule = "says nothing where test_images says which images are to test on"
+            rule = "has no effect where test_images says which images are to test on"
             found["train_share"] = f"{rule}: drop one of them"
         turns = _split_names(str(_join_names(given["knows"])))
         if (labels := given["labels"]) != "some":
-            rule = f"says nothing where labels is {labels!r}: drop it or set labels to 'some'"
+            rule = f"has no effect where labels is {labels!r}: drop it or set labels to 'some'"
             found["label_share"] = rule
         elif (turns or given["bags"]) and LABELS not in turns:
-            rule = "says nothing where no site has labels: drop it, or name labels in knows"
+            rule = "has no effect where no site has labels: drop it, or name labels in knows"
             found["label_share"] = rule
         if not given["bags"]:
-            found |= dict.fromkeys(("bag_mix", "prior_noise"), "says nothing without bags: drop it")
+            no_bags = "has no effect without bags: drop it"
+            found |= dict.fromkeys(("bag_mix", "prior_noise"), no_bags)
         deal, remedy = given["deal"], "drop it or set deal to 'dirichlet'"
         if deal == "natural":
-            rule = f"says nothing where deal is {deal!r}: {remedy}"
+            rule = f"has no effect where deal is {deal!r}: {remedy}"
             unused = ("bags", "knows", "server_share", "test_images", "feature_shift")
             found |= dict.fromkeys(unused, rule)
         for key, deals in _DEALS_OF_ALPHA.items():
             if deal not in deals:
-                found[key] = f"says nothing where deal is {deal!r}: {remedy}"
+                found[key] = f"has no effect where deal is {deal!r}: {remedy}"
         return found
 
     def __post_init__(self) -> None:
@@ -449,7 +450,7 @@ class SplitSettings:
             rule = "knows must name bags where bags is above 0, and only there: change one of them"
             raise Contradiction(rule, "bags", "knows")
         if (turns or self.bags) and self.labels != "some":
-            rule = "labels says nothing beside bags or knows: drop it"
+            rule = "labels has no effect beside bags or knows: drop it"
             raise Contradiction(rule, "labels", "bags", "knows")
 
     def _check_kinds(self) -> None:
@@ -596,16 +597,16 @@ class PrivacySettings:
 
     def __post_init__(self) -> None:
         if self.masked and self.clip:
-            rule = "clip is of whole models that leave a site, and masked sums let none leave"
+            rule = "clip bounds whole models that leave a site, and with masked sums none leaves"
             raise Contradiction(f"{rule}: drop one of them", "sums", "clip")
         if self.members and not self.masked:
-            raise Contradiction("members says nothing where sums is 'plain'", "members", "sums")
+            raise Contradiction("members has no effect where sums is 'plain'", "members", "sums")
         if self.epsilon and self.clip:
-            rule = "clip is of whole models, and under epsilon each image's part is clipped"
+            rule = "clip bounds whole models, and with epsilon each image's part is clipped"
             raise Contradiction(f"{rule}: set one of the two", "epsilon", "clip")
         for key in ("gradient", "sampling"):
             if is_changed(self, key) and not self.epsilon:
-                rule = f"{key} says nothing without epsilon: set epsilon or drop it"
+                rule = f"{key} has no effect without epsilon: set epsilon or drop it"
                 raise Contradiction(rule, key, "epsilon")
 
 
@@ -670,7 +671,7 @@ def _check_own_data(data: DataSettings, split: SplitSettings) -> Iterator[Incomp
     if split.labels == "all":
         rule = "own data have no hidden labels to reveal"
         yield Incompatibility("split.labels", rule, "use 'some'")
-    dealt = "own data are dealt by nobody"
+    dealt = "each site keeps its own data"
     for key, rule in {
         "manifest": dealt,
         "label_share": "own data come with the labels they have",
@@ -685,7 +686,7 @@ def _check_natural(data: DataSettings, split: SplitSettings) -> Iterator[Incompa
     """Yield what is wrong with sites that are those of a published data set."""
     if data.name == OWN:
         if split.deal == "natural":
-            yield Incompatibility("split.deal", "own data are dealt by nobody", "leave it out")
+            yield Incompatibility("split.deal", "each site keeps its own data", "leave it out")
     elif split.deal == "natural" and data.name not in NATURAL:
         rule = f"{data.name} does not say where its inputs come from"
         yield Incompatibility("split.deal", rule, f"choose data.name of {', '.join(NATURAL)}")
@@ -702,17 +703,17 @@ def _check_findings(
     """Yield each setting that has no meaning if an image has several labels (findings)."""
     if not data.findings:
         return
-    of_classes = "is a setting of classes, and data.findings are set"
+    of_classes = "applies to classes, and data.findings is set"
     if training.uneven != "plain":
         yield Incompatibility("training.uneven", of_classes, "leave it out")
     if rounds.min_sensitivity:
         yield Incompatibility("rounds.min_sensitivity", of_classes, "leave it out")
     if privacy.epsilon:
-        rule = "an image counts in the sums of every finding that was read in it, and the noise is "
-        rule += "for one class an image"
+        rule = "an image counts in the sums of each of its findings, and the noise is computed "
+        rule += "for one class per image"
         yield Incompatibility("privacy.epsilon", rule, "leave it out")
     if rounds.chosen_by == "kappa":
-        rule = "kappa is of classes, and data.findings are set"
+        rule = "kappa is defined for classes, and data.findings is set"
         yield Incompatibility("rounds.chosen_by", rule, "choose balanced_accuracy or f1")
 
 
@@ -722,11 +723,11 @@ def _check_server_data(
     """Yield what is wrong if the server cannot have data, or needs labelled images and has none."""
     own = data.name == OWN
     if runtime.server_data and not own:
-        remedy = "a data set that is dealt has split.server_share"
+        remedy = "for a data set that is split use split.server_share"
         yield Incompatibility("runtime.server_data", "goes with data.name=own", remedy)
     if split.labels == "none" and not (split.server_share or runtime.server_data):
         key = "runtime.server_data" if own else "split.server_share"
-        rule = f"the server alone has labels, and it has no images: set {key}"
+        rule = f"only the server would have labels, and it has no images: set {key}"
         yield Incompatibility("split.labels", rule)
 
 
@@ -746,7 +747,7 @@ def _check_masked_sums(
             yield Incompatibility(key, rule, "leave it out")
     cohort, least = math.ceil(rounds.sample_rate * split.num_clients - 1e-9), privacy.least_members
     if cohort < least:
-        rule = f"{cohort} sites train in a round, and a masked sum is of {least}"
+        rule = f"{cohort} sites train in a round, and a masked sum needs {least}"
         too_few = split.num_clients < least  # then not even all sites would be enough
         key = "split.num_clients" if too_few else "rounds.sample_rate"
         yield Incompatibility(key, rule, "raise it")

@@ -103,7 +103,7 @@ def _check_beginning(file: Path) -> None:
     with file.open("rb") as opened:
         if opened.read(2) in _STARTS_WITHOUT_PREAMBLE:
             what = "but without the preamble that its files begin with"
-            raise _NotReadError(what, "write it anew (dcmconv of DCMTK)")
+            raise _NotReadError(what, "write it again (dcmconv of DCMTK)")
 
 
 def _check(header: Any) -> None:
@@ -208,7 +208,7 @@ def _value_bits(header: Any, stream: _Codestream | None) -> tuple[int, int]:
         return _high_bit(header) + 1 - stored, stored  # other data may be in the remaining bits
     if stream.bits < stored and same_sign:
         return 0, stream.bits
-    what = f"its compressed values, of {stream.bits} bits, are not such as its header says"
+    what = f"its compressed values, of {stream.bits} bits, do not match its header"
     raise _NotReadError(what, _EXPORT_AGAIN)
 
 
@@ -292,7 +292,7 @@ def _table(item: Any, syntax: Any) -> ValueTable:
         words = np.frombuffer(words, "<u2" if syntax.is_little_endian else ">u2")
     entries, top = np.array(words, np.int64)[: count or 2**16], 2**bits - 1
     if len(entries) != (count or 2**16) or not 8 <= bits <= 16 or entries.max() > top:
-        raise ValueError("a table that is not as it says")
+        raise ValueError("a table that contradicts its own header")
     return ValueTable(first, entries, top)
 
 

@@ -87,7 +87,7 @@ class SimulatedSites:
         last = len(self._counts) - 1
         if k == SERVER_SITE and not self._counts[last].any():
             raise DataError(
-                "the manifest deals nothing to the server: give a larger split.server_share"
+                "the manifest gives the server nothing: give a larger split.server_share"
             )
         if not 0 <= k < last and k != SERVER_SITE:
             raise DataError(

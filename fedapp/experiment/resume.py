@@ -59,7 +59,7 @@ def open_run(
     facts = folder.read_json("run.json") or {}
     if facts.get("code") != code_hash()[1]:
         log.warning(
-            "%s was started with code %s and continues with %s: its rounds may not be alike",
+            "%s was started with code %s and continues with %s: its rounds may differ",
             folder.path,
             facts.get("code"),
             code_hash()[1],
@@ -104,19 +104,19 @@ def resumable(experiment: Experiment, manifest: Savable | None) -> RunFolder:
     if facts is None:
         raise RunError(
             f"{path}: no run to resume; name one with runtime.run_name and its folder with "
-            "runtime.out, or start anew with runtime.resume=false"
+            "runtime.out, or start again with runtime.resume=false"
         )
     before = known_digests(path, str(facts.get("experiment")))
     if experiment_digest(experiment) not in before and not is_extension(path, plain, before):
         what = differences(path, plain) or "by another version of this software"
         raise RunError(
             f"{path}: a run with other settings ({what}); give "
-            "the settings in its config.yaml, or start anew under another runtime.run_name"
+            "the settings in its config.yaml, or start again under another runtime.run_name"
         )
     if manifest and facts.get("manifest") not in {None, manifest.digest()}:
         raise RunError(
             f"{path}: a run on other images or another split than data.root holds now; restore "
-            "the data, or start anew with runtime.resume=false"
+            "the data, or start again with runtime.resume=false"
         )
     folder.load_checkpoint()
     return folder

@@ -178,7 +178,7 @@ class RunFolder:
         """Return what the user must do to continue the run once the cause of its end is fixed."""
         if not (self.path / "checkpoint.json").exists():
             return "start again"
-        return f"go on with runtime.resume=true runtime.run_name={self.path.name}"
+        return f"continue with runtime.resume=true runtime.run_name={self.path.name}"
 
     def note_manifest(self, digest: str) -> None:
         """Write the digest of the sites' split into run.json, unless the server knew the split."""
@@ -338,7 +338,7 @@ class RunFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror}): make it so") from error
+            raise StoreError(f"{path}: cannot be read ({error.strerror}): fix that") from error
         except ValueError as error:
             raise RunError(damaged_file(path, str(error))) from error
         if not isinstance(value, dict):

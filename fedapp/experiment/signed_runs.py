@@ -178,4 +178,4 @@ def _parsed(text: bytes) -> RunStatement:
     try:
         return _READER.validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(f"{SIGNED}: {first_fault(error)}: sign it anew") from error
+        raise ConfigError(f"{SIGNED}: {first_fault(error)}: sign it again") from error

@@ -121,4 +121,4 @@ def _users_class(name: str) -> type[Method[Any]]:
 def _outdated(method: type[Method[Any]]) -> str:
     """Return why a class written for version 1.0.0 must be changed; empty: it need not be."""
     old = next((name for name in RENAMED if hasattr(method, name)), "")
-    return old and f"has `{old}`, which has become `{RENAMED[old]}`: write it anew (docs/extend)"
+    return old and f"has `{old}`, which has become `{RENAMED[old]}`: rename it (docs/extend)"

@@ -200,14 +200,14 @@ def _row(name: str, found: MeasuredAccuracy) -> str:
 def _exact(description: Description) -> str:
     exact, note = description.results.exact, description.results.note
     if exact is None:
-        return "The site has no test images: how good the model is is not known."
+        return "The site has no test images, so nobody knows how good the model is."
     return "These are the run's own numbers." if exact else f"Note: {note}."
 
 
 def _others(others: AllSitesSummary | None) -> list[str]:
     """Return the blocks that say how good the models of all sites are, where that is known."""
     if others is None:
-        return ["How the models of the other sites do is not known here."]
+        return ["How good the models of the other sites are is not known here."]
     rows = ["| share of labels (mu) | sites | right / of | accuracy, % |", "|---|---|---|---|"]
     for group in others.groups:
         share = percent(group.right / group.images if group.images else None)
@@ -223,16 +223,15 @@ def _others(others: AllSitesSummary | None) -> list[str]:
 def _limits(description: Description) -> list[str]:
     val, test = description.results.val, description.results.test
     limits = [
-        "It answers for images like this site's: same devices, same kind of people, same mix of "
+        "It is made for images like this site's: same devices, same kind of people, same mix of "
         "classes. Elsewhere it is untested.",
-        "It answers images of anything else too: each finding by itself. From which probability on "
-        "one is there nobody has chosen."
+        "It answers for images of anything else too. Nobody has chosen from which probability on a "
+        "finding counts as present."
         if description.model.finds
         else "It always names one of its classes, for images of anything else too.",
-        "Nobody has checked whether its probabilities are right as often as they say, but by the "
-        "calibration error above.",
-        "A model can tell of the images that it learned from: it is as confidential as they are. "
-        "Neither clipping nor noise (`privacy`) protects what the site keeps.",
+        "Whether its probabilities can be trusted was checked only by the calibration error above.",
+        "A model can reveal something about its training images: it is as confidential as they "
+        "are. Neither clipping nor noise (`privacy`) protects what the site keeps.",
     ]
     if description.model.finds:
         limits.append(
@@ -240,9 +239,9 @@ def _limits(description: Description) -> list[str]:
             "image say less than as many of different ones, so the intervals are too narrow."
         )
     if test.images < MIN_TEST_IMAGES:
-        limits.insert(0, f"It was tested on {test.images} images only: that says next to nothing.")
+        limits.insert(0, f"It was tested on only {test.images} images, which says almost nothing.")
     if 0 < val.images < MIN_VALIDATION_IMAGES:
-        limits.append(f"It was chosen by {val.images} validation images: another day, another one.")
+        limits.append(f"It was chosen by only {val.images} validation images, largely by chance.")
     note = (
         ""
         if description.model.finds

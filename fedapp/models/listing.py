@@ -145,9 +145,9 @@ def _columns(where: str, fields: Sequence[str]) -> Sequence[str] | Fault:
     header = [field.lower() for field in fields]
     if PATH_COLUMN not in header:
         what = f"no column {PATH_COLUMN!r} in its first line"
-        return Fault(Kind.LAYOUT, where, what, "name the one that holds the images' paths so")
+        return Fault(Kind.LAYOUT, where, what, "give that name to the column of the images' paths")
     return header
 
 
 def _refused(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be listed ({error.strerror}): make it so") from error
+    raise DataError(f"{error.filename}: cannot be listed ({error.strerror}): fix that") from error

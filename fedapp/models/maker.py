@@ -139,10 +139,10 @@ def privacy_note(privacy: PrivacySettings) -> str:
     if not privacy.epsilon:
         return ""
     return (
-        f"Not under the claim: epsilon = {privacy.epsilon:g} (delta = {privacy.delta:g}) of the "
-        "run is of what left the site, and of what the server made of it: the common answer as it "
-        "is. This model was made or chosen at the site by labels without noise. Whoever passes it "
-        "on passes it on without that protection."
+        f"Not covered by epsilon: epsilon = {privacy.epsilon:g} (delta = {privacy.delta:g}) of the "
+        "run covers what left the site and what the server made of it, the common answer. This "
+        "model was made or chosen at the site by labels without noise. Whoever passes it on passes "
+        "it on without that protection."
     )
 
 

@@ -336,7 +336,7 @@ def pseudo_label_block(
             0, _bar_figure("By class", classes, by_class, wrong_class if known else None)
         )
     reading = _ABOUT_PSEUDO_LABELS + (
-        _ABOUT_WRONG if known else " How many are wrong nobody knows at real sites."
+        _ABOUT_WRONG if known else " At real sites nobody knows how many are wrong."
     )
     return Block(PSEUDO, reading, [*figures, *more])
 

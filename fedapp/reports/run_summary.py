@@ -40,7 +40,7 @@ def method_of(run: RunRecord) -> str:
 def _result(run: RunRecord) -> str:
     tested = run.evaluations()
     if not tested or not run.rounds:
-        return "No site has test images: how good its models are is not known."
+        return "No site has test images, so nobody knows how good the models are."
     final = run.rounds[-1].get("mean_test_accuracy")
     right, of = sum(e.correct for e in tested), sum(e.samples for e in tested)
     with_images = run.rounds[-1].get("sites_evaluated", len(tested))
@@ -137,7 +137,7 @@ def side_by_side(runs: list[RunRecord]) -> Table:
     ]
     splits = {site.standing.facts.split_digest for run in runs for site in run.sites}
     if len(splits) > 1:
-        notes.append("These runs are not of the same split: their differences may come from that.")
+        notes.append("These runs have different splits, which may explain their differences.")
     return Table("The runs", columns, rows, notes)
 
 
@@ -279,7 +279,7 @@ def _of_rounds(run: RunRecord) -> list[str]:
         for site, said in row.get("sites", {}).items():
             if said.get("memory_lost"):
                 who = names.get(site, f"site {site}")
-                found.append(f"Round {number}: {who} had lost what it keeps to itself.")
+                found.append(f"Round {number}: {who} lost its private state.")
     return found
 
 

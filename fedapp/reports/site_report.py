@@ -313,7 +313,7 @@ def _model(run: RunRecord, site: SiteRecord) -> Block:
     folder = run.path / "models" / called
     if not (folder / DESCRIPTION).is_file():
         remedy = RunFolder(run.path).models_elsewhere
-        remedy = remedy or f"fedapp site {run.name} --check makes it anew"
+        remedy = remedy or f"fedapp site {run.name} --check rebuilds it"
         lines = [f"Its model for use is not here: {remedy}."]
     else:
         found = read_description(folder)

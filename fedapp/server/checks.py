@@ -378,5 +378,5 @@ def check_same_sites(standings: Standings, facts: Sequence[SiteFacts]) -> None:
         raise RunError(
             f"site {changed[0]} holds other data than before "
             f"({fact_changes(now[changed[0]], before[changed[0]])}); restore its data to resume, "
-            "or start anew"
+            "or start again"
         )

@@ -158,7 +158,7 @@ class SummedPhases:
         for task in tasks:
             if task.site not in replies and task.action not in optional:
                 raise RunError(
-                    f"round {task.round}: {failed[task.site].rstrip('.')}. Mend the sites and "
+                    f"round {task.round}: {failed[task.site].rstrip('.')}. Repair the sites and "
                     f"{self.phases.going_on()}"
                 )
 
@@ -453,14 +453,14 @@ class SummedPhases:
             words = load(blob)[MASKED_ROW].numpy().view(np.uint64)
             return words, _OPENING.validate_json(head)
         except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise StoreError(f"{place}: the sum of a round is damaged: start anew") from error
+            raise StoreError(f"{place}: the sum of a round is damaged: start again") from error
 
     def _read_attempts(self, task: Task, number: int) -> Attempts:
         place = self._attempts_path(task, number)
         try:
             return _BEGUN.validate_json(place.read_bytes()) if place.exists() else Attempts()
         except (OSError, ValueError) as error:
-            raise StoreError(f"{place}: the attempts of a sum are damaged: start anew") from error
+            raise StoreError(f"{place}: the attempts of a sum are damaged: start again") from error
 
     def _write_attempts(self, task: Task, number: int, attempts: Attempts) -> None:
         durable = bool(self.experiment)

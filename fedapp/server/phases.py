@@ -188,7 +188,7 @@ class Phases:
                 self.state.held[task.site] = list(reply.held)
             if reply.metrics.get(MEMORY_LOST):
                 called = self._facts(task.site).display_name
-                self.progress.note(f"{called} had lost what it keeps to itself; it began that anew")
+                self.progress.note(f"{called} lost its private state and started it again")
         return None
 
     def _report_failures(self, phase: "_Phase") -> None:
@@ -221,7 +221,7 @@ class Phases:
                     f"round {self.state.round}: {len(answered)} of {len(asked)} sites answered "
                     f"({action}), rounds.min_reply_share = {share:g} asks for more; "
                     f"{cause or f'{called} said: {failed[site]}'.rstrip('.')}. "
-                    f"Mend the sites and {self.going_on()}"
+                    f"Repair the sites and {self.going_on()}"
                 )
 
     def _newest_uploads_in(self, lost: Sequence[Task]) -> str:
@@ -244,8 +244,8 @@ class Phases:
             if site in self.state.standings.sites or site == SERVER_SITE
         )
         return (
-            f"{len(lost)} of them answer NaN with what they were sent, so not they are to be "
-            f"looked at first, but the newest uploads in it: {who}"
+            f"{len(lost)} of them answer NaN with the model that they were sent: first check the "
+            f"newest uploads in it: {who}"
         )
 
     def _newest_sites(self, sent: Collection[ModelRef]) -> set[int]:

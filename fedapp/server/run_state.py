@@ -89,13 +89,13 @@ def state_of(checkpoint: Mapping[str, Any], method: Method[Any]) -> RunState:
         plain = checkpoint["state"]
         if plain.get("peers"):
             began = f"the run began with another run's models (runtime.peers, which {TAKEN_OUT})"
-            raise RunError(f"checkpoint.json: {began}: go on with version 1.0.0")
+            raise RunError(f"checkpoint.json: {began}: continue with version 1.0.0")
         own = TypeAdapter(method.state).validate_json(json.dumps(plain["server"]))
         rest = json.dumps({**plain, "server": {}})
         state = replace(TypeAdapter(RunState).validate_json(rest), server=own)
     except (KeyError, ValidationError) as error:
         raise RunError(
             f"checkpoint.json does not hold a state of this version ({error!r:.200}); "
-            "resume with the version that wrote it, or start anew"
+            "resume with the version that wrote it, or start again"
         ) from error
     return state

@@ -218,7 +218,7 @@ def _await_start(link: subprocess.Popen[bytes], port: int, log: Path) -> None:
             time.sleep(0.2)
     ended = "ended" if link.poll() is not None else f"is silent after {_START_S:.0f} s"
     last = log.read_text(errors="replace").strip().rpartition("\n")[2]
-    raise RunError(f"Flower's SuperLink {ended}; its last words: {last or 'none'}")
+    raise RunError(f"Flower's SuperLink {ended}; its last lines: {last or 'none'}")
 
 
 def _final_status(env: Mapping[str, str]) -> tuple[str, str]:

@@ -65,5 +65,5 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
                 return summary, folder.path
         except KeyboardInterrupt:
             again = f"runtime.resume=true runtime.run_name={folder.path.name}"
-            print(f"\ninterrupted; go on with the same settings and {again}", file=sys.stderr)
+            print(f"\ninterrupted; continue with the same settings and {again}", file=sys.stderr)
             raise

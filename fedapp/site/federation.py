@@ -164,7 +164,7 @@ def federation_of(
         if split.server_share:
             raise ConfigError(
                 f"split.server_share = {split.server_share:g}: every site was given its own data, "
-                "so nothing is dealt to the server: leave it out"
+                "so the server gets none: leave it out"
             )
         federation = _given(sites, split.num_clients, device)
         _check_findings(data, federation)

@@ -105,7 +105,7 @@ class KeptModel:
         try:
             return read_description(self.folder)
         except RunError as error:
-            log.warning("%s; the site begins to keep anew", error)
+            log.warning("%s; the site starts again to keep models", error)
             return None
 
     def _ours(self, found: Origin) -> bool:
@@ -152,7 +152,7 @@ class KeptModel:
         few = [f"{n!r} ({i})" for n, i in zip(names, images, strict=True) if i < MIN_CLASS_IMAGES]
         images_asked = f"in each class with {MIN_CLASS_IMAGES} validation images"
         said = f"a sensitivity of {percent(least)} % {images_asked}"
-        short = f"none has {said}, the nearest lacks {percent(kept.short)} points in its worst"
+        short = f"none has {said}; this one lacks {percent(kept.short)} points in its worst class"
         unsaid = f"; of classes with fewer it cannot be said: {', '.join(few)}" if few else ""
         return f"{SELECTION_RULE}; {short if kept.short else f'it has {said}'}{unsaid}"
 

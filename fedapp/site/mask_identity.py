@@ -58,7 +58,7 @@ def registered(
     if not origin.identity:
         raise ConfigError(
             "this run was begun by an earlier version and has no identity, which masks are bound "
-            "to: begin it anew"
+            "to: start it again"
         )
     agreed = members_of(privacy.members, data.site_names, experiment.split.num_clients)
     try:
@@ -67,8 +67,8 @@ def registered(
         raise ConfigError(f"{key}: {error.strerror}: make it readable for the node") from error
     if agreed.get(number) != fingerprint(signer.public):
         raise ConfigError(
-            f"privacy.members: site {number} is not agreed on by the key {key} (fingerprint "
-            f"{fingerprint(signer.public)}): give its owner's word for it to the coordinator"
+            f"privacy.members: {key} is not the key that was agreed on for site {number}: give its "
+            f"fingerprint {fingerprint(signer.public)} to the coordinator, by phone or on paper"
         )
     return Membership(
         site=number,

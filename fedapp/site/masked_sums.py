@@ -334,7 +334,7 @@ class Summing:
             found = secrets.token_bytes(_SECRET_BYTES)
             write_atomic(path, found, durable=True, mode=0o600)
         except OSError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror}): mend it") from error
+            raise StoreError(f"{path}: cannot be read ({error.strerror}): fix that") from error
         if len(found) != _SECRET_BYTES:
             raise StoreError(f"{path}: {len(found)} bytes, must be {_SECRET_BYTES}: remove it")
         return found

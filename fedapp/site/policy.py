@@ -245,7 +245,7 @@ class SitePolicy:
         begun = (line for line in self._lines(origin) if line["event"] == INTRODUCED)
         if word.over and not any(SIGNED in line for line in begun):
             raise TermError(
-                "started_by", f"it was to begin here by {word.ends}: have it signed anew"
+                "started_by", f"it was to begin here by {word.ends}: have it signed again"
             )
         self.signer = signer
 
@@ -280,8 +280,8 @@ class SitePolicy:
             raise TermError("started_by", f"round {number} is past the {rounds} that were signed")
         done = [line.get("round", 0) for line in self._lines(origin) if line["event"] == SENT]
         if number < max(done, default=0):
-            why = f"round {number} lies behind: round {max(done)} of this run was done here"
-            raise TermError("started_by", f"{why}; a run that begins anew is signed anew")
+            why = f"round {number} is over: round {max(done)} of this run was done here"
+            raise TermError("started_by", f"{why}; a run that begins again is signed again")
 
     def _lines(self, origin: Origin) -> Iterator[Line]:
         """Yield the lines of the record that belong to a run."""

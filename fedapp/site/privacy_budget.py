@@ -63,7 +63,7 @@ class Releases:
             secret = secrets.token_bytes(_KEY_BYTES)
             write_atomic(self._key, secret, durable=True, mode=0o600)
         except OSError as error:
-            raise StoreError(f"{self._key}: cannot be read ({error.strerror}): mend it") from error
+            raise StoreError(f"{self._key}: cannot be read ({error.strerror}): fix that") from error
         if len(secret) != _KEY_BYTES:  # an empty file would be a key that everybody knows
             raise StoreError(
                 f"{self._key}: {len(secret)} bytes, must be {_KEY_BYTES}: remove it; the next "

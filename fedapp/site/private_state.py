@@ -67,7 +67,7 @@ class PrivateParts:
             try:
                 return from_bytes(self._store.get(digest), schema, "what the site keeps to itself")
             except (StoreError, ProtocolError) as error:
-                log.warning("%s; the site begins it anew", error)
+                log.warning("%s; the site begins it again", error)
         return None
 
     def keep(self, params: Params, before: str, round: int) -> str:

@@ -64,8 +64,8 @@ def pay(task: Task, site: SiteContext, method: Method[Any], releases: Releases) 
         which = f"{task.round}.{task.sum.number}.asked"
         if not releases.pays(which, releases.key(encode(asked)), 1):
             raise ConfigError(
-                f"masked sum {task.sum.number} of round {task.round} was asked for by other models "
-                "before: privacy.epsilon pays for one question"
+                f"masked sum {task.sum.number} of round {task.round} was asked of other models "
+                "before: privacy.epsilon pays for one request"
             )
     for role in sorted(released):
         if role != MODEL:  # it is asked for once in a run, in whichever round

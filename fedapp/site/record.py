@@ -231,7 +231,7 @@ class Record:
     @property
     def _accepting(self) -> str:
         """The last remedy: a person says that the record is as it is."""
-        return f"take it as it is: fedapp audit --site-folder {self.folder} --accept REASON"
+        return f"accept it as it is: fedapp audit --site-folder {self.folder} --accept REASON"
 
     def _whole(self) -> tuple[bytes, bytes]:
         """Return the whole lines, and the bytes of a half-written line after them.

@@ -210,7 +210,7 @@ def plan(
     if len(able) < 2:
         why = next(iter(left_out.values()))
         raise ConfigError(
-            f"{data}: advise compares two methods or more, and {len(able)} can: {why}"
+            f"{data}: advise compares at least two methods, and only {len(able)} can run: {why}"
         )
     plain["methods"] = able
     values = {name: plain["tune"]["values"][name] for name in able}

@@ -185,7 +185,7 @@ def watch(run: str, console: Console) -> int:
         return 0
     if not seen.ended:
         at = f"after round {seen.done} of {seen.rounds}" if seen.done >= 0 else "in its warm-up"
-        again = f"; go on with runtime.resume=true runtime.run_name={folder.name}"
+        again = f"; continue with runtime.resume=true runtime.run_name={folder.name}"
         console.print(
             f"no server is at work on {folder}: it stopped {at}{again if seen.rows else ''}",
             soft_wrap=True,

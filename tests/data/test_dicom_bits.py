@@ -146,7 +146,7 @@ def test_a_stream_of_fewer_bits_than_the_header_says(tmp_path):
 def test_a_stream_of_12_bits_under_another_header(tmp_path, said, signed_stream):
     cells = drawn(12, signed_stream).astype("i2").view("u2")
     file = saved(tmp_path / "a.dcm", cells, JPEG2000Lossless, 12, signed_stream, **said)
-    assert "compressed values, of 12 bits, are not such as its header says" in refused(file)
+    assert "compressed values, of 12 bits, do not match its header" in refused(file)
 
 
 def test_jpeg(tmp_path):
@@ -158,7 +158,7 @@ def test_jpeg(tmp_path):
         assert np.abs(read.values.astype(int) - levels).max() <= 1 and not read.deep
     for said in (fields(8, 8, 7, True), fields(8, 7, 6, False)):
         file = saved(tmp_path / "a.dcm", levels, JPEGBaseline8Bit, **said)
-        assert "compressed values, of 8 bits, are not such as its header says" in refused(file)
+        assert "compressed values, of 8 bits, do not match its header" in refused(file)
     file = saved(tmp_path / "a.dcm", levels, JPEGBaseline8Bit, **fields(16, 12, 11, False))
     assert "compressed in a way that is not read (JPEG Baseline" in refused(file)
 
@@ -279,5 +279,5 @@ def test_without_a_preamble_it_is_told(tmp_path):
         (tmp_path / name).write_bytes(whole[start or whole.index(b"\x08\0\x16\0") :])
         said = refused(tmp_path / name)
         assert said.endswith(
-            "without the preamble that its files begin with: write it anew (dcmconv of DCMTK)"
+            "without the preamble that its files begin with: write it again (dcmconv of DCMTK)"
         )

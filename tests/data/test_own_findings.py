@@ -101,7 +101,7 @@ def test_the_server_is_told_of_no_file(tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "rule"), [
-    ({"data.classes": "a, b"}, "says nothing beside findings"),
+    ({"data.classes": "a, b"}, "has no effect beside findings"),
     ({"data.classes": "", "data.findings": "mass, mass"}, "'mass' stands twice"),
     ({"data.classes": "", "data.findings": "mass, Path"}, "'Path' is a column of its own"),
     ({"data.classes": "", "data.findings": "mass, Mass"}, "is a column of its own"),

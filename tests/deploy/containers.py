@@ -76,14 +76,14 @@ class Containers:
         if self.services[name].health:
             self.wait(name, "healthy")
         elif (code := said(self.engine, "wait", self._id(name)).strip()) != "0":
-            raise RunError(f"{name} ended with {code}; its last words: {self._last(name)}")
+            raise RunError(f"{name} ended with {code}; its last lines: {self._last(name)}")
 
     def wait(self, name: str, health: str) -> None:
         """Wait until a service is healthy or unhealthy."""
         deadline = time.monotonic() + _READY_S
         while (now := self.health(name)) != health:
             if time.monotonic() > deadline:
-                raise RunError(f"{name} is {now}, not {health}; its last words: {self._last(name)}")
+                raise RunError(f"{name} is {now}, not {health}; its last lines: {self._last(name)}")
             time.sleep(_POLL_S)
 
     def health(self, name: str) -> str:

@@ -69,7 +69,7 @@ def test_a_service_is_started_after_those_it_needs_and_once(made):
 
 def test_what_runs_once_and_fails_ends_the_start_with_its_last_words(made):
     (made.file.parent / "code").write_text("3\n")
-    with pytest.raises(RunError, match="keys ended with 3; its last words: last"):
+    with pytest.raises(RunError, match="keys ended with 3; its last lines: last"):
         made.start("site")
     assert len(asked(made, "up")) == 1
 
@@ -77,7 +77,7 @@ def test_what_runs_once_and_fails_ends_the_start_with_its_last_words(made):
 def test_one_that_does_not_get_well_is_named(made, monkeypatch):
     monkeypatch.setattr(containers, "_READY_S", 0.0)
     says(made.file.parent, "unhealthy")
-    with pytest.raises(RunError, match="link is unhealthy, not healthy; its last words: last"):
+    with pytest.raises(RunError, match="link is unhealthy, not healthy; its last lines: last"):
         made.start("link")
 
 

@@ -57,7 +57,7 @@ def test_what_it_writes_is_taken(say, tmp_path):
     ([ROW, ROW], "no column 'age' in line 1"),
     ([f"{HEADER},height", f"{ROW},170"], "column 'height' is not agreed upon, or twice: leave it"),
     ([f"{HEADER},age", f"{ROW},63"], "column 'age' is not agreed upon, or twice"),
-    ([HEADER, ROW, f"{ROW},1"], "north.csv, line 3: not 14 cells: mend it"),
+    ([HEADER, ROW, f"{ROW},1"], "north.csv, line 3: not 14 cells: fix it"),
     ([HEADER, ROW[:-2]], "line 2: not 14 cells"),
     ([HEADER, "forty" + ROW[2:]], "line 2: age is 'forty': write a number, or nothing where it is"),
     ([HEADER, "inf" + ROW[2:]], "line 2: age is 'inf'"),

@@ -153,7 +153,7 @@ def test_what_says_nothing_beside_a_value_laid_over_it_is_dropped(write):
 
 
 def test_what_says_nothing_where_it_stands_is_refused(write):
-    rule = "label_share says nothing where labels is 'all': drop it or set labels to 'some'"
+    rule = "label_share has no effect where labels is 'all': drop it or set labels to 'some'"
     path = write(MINIMAL + "split: {labels: all, label_share: 0.1}\n")
     assert refusal(path) == [f"{path}: split.label_share = 0.1: {rule}"]
     assert refusal(path, seed=3) == [f"{path}: split.label_share = 0.1: {rule}"]

@@ -70,19 +70,19 @@ def test_every_method_preset_fits_every_data_preset_and_changes_no_more_than_it_
 def _not_together(base, name):
     """Return the rule by which a preset's data are not for a method preset; empty: they are."""
     if base.split.deal == "natural" and name in FROM_BAGS:
-        return "bags says nothing where deal is 'natural'"
+        return "bags has no effect where deal is 'natural'"
     if base.data.name == OWN and name.endswith("_sl"):
         return "own data have no hidden labels to reveal"
     if base.data.name == OWN and name == "fedavg_tenth":
         return "own data come with the labels they have"
     if base.split.labels == "none" and name == "fedavg_tenth":
-        return "label_share says nothing where labels is 'none'"
+        return "label_share has no effect where labels is 'none'"
     said = yaml.safe_load((CONF / "methods" / f"{name}.yaml").read_text())
     if not all(hasattr(base.model, key) for key in said.get("model", {})):
         return "not a setting of"
     bags = said.get("split", {}).get("bags", base.split.bags)
     if name.endswith("_sl") and bags:
-        return "labels says nothing beside bags"
+        return "labels has no effect beside bags"
     return "cannot learn from bags" if bags and name not in FROM_BAGS else ""
 
 

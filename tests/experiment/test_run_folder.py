@@ -431,7 +431,7 @@ def test_a_run_that_stopped_says_how_to_go_on(experiment: Experiment) -> None:
     folder = open_run(named(experiment, "mine"))
     assert folder.going_on() == "start again"
     folder.save_checkpoint({"round": 0})
-    assert folder.going_on() == "go on with runtime.resume=true runtime.run_name=mine"
+    assert folder.going_on() == "continue with runtime.resume=true runtime.run_name=mine"
 
 
 # --- which code -----------------------------------------------------------------------------------

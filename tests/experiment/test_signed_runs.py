@@ -88,7 +88,7 @@ def test_what_is_no_word_is_refused(token):
 def test_a_signed_word_that_says_what_no_word_says_is_refused(change):
     text = json.dumps({**WORD.__dict__, **change}).encode()
     signature = KEY.sign(b"um-pfssl: start this run\n" + text)
-    with pytest.raises(ConfigError, match="sign it anew"):
+    with pytest.raises(ConfigError, match="sign it again"):
         verify(f"{packed(text)}.{packed(signature)}", [line(KEY)])
 
 

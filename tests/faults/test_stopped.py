@@ -28,14 +28,14 @@ def test_too_few_replies_then_going_on(here):
     done = run.round()
     assert run.lost() == []
     assert "rounds.min_reply_share = 1 asks for more; site 2 said: the site refused: " in said
-    assert "go on with runtime.resume=true runtime.run_name=few" in said
+    assert "continue with runtime.resume=true runtime.run_name=few" in said
     run = here.resume(run, **ALL)
     run.finished()
     assert outcome(run.path) == outcome(twin)
     note(
         9,
         "fewer answers than `rounds.min_reply_share`",
-        "the run stopped and named the site, its reason and the settings to go on with; taken "
+        "the run stopped and named the site, its reason and the settings to continue with; taken "
         f"up after round {done}, the same bits",
         1,
     )
@@ -54,14 +54,14 @@ def test_disk_full_at_the_server(here):
         done = run.round()
         assert run.lost() == []
         assert "No space left on device" in said
-        assert "go on with runtime.resume=true runtime.run_name=full" in said
+        assert "continue with runtime.resume=true runtime.run_name=full" in said
         run = here.resume(run, **place)
         run.finished()
         assert outcome(run.path) == outcome(twin)
     note(
         8.5,
         "disk full at the server",
-        "the run stopped and named the file, the room and the settings to go on with; taken "
+        "the run stopped and named the file, the room and the settings to continue with; taken "
         f"up after round {done} once there was space, the same bits",
         1,
     )

@@ -182,8 +182,8 @@ def test_a_run_goes_on_after_a_restart_with_the_same_numbers(here):
     [
         ({"split.num_clients": 4}, "split.num_clients = 4: data.sites names 3 sites; make the two"),
         ({"split.labels": "all"}, "split.labels = 'all': own data have no hidden labels"),
-        ({"split.manifest": "x"}, "split.manifest = 'x': own data are dealt by nobody"),
-        ({"split.server_share": 0.1}, "split.server_share = 0.1: own data are dealt by nobody"),
+        ({"split.manifest": "x"}, "split.manifest = 'x': each site keeps its own data"),
+        ({"split.server_share": 0.1}, "split.server_share = 0.1: each site keeps its own data"),
         ({"split.label_share": 0.1}, "split.label_share = 0.1: own data come with the labels"),
         ({"split.feature_shift": 0.5}, "split.feature_shift = 0.5: own data are used as they are"),
         ({"data.classes": "a"}, "classes must name two or more"),

@@ -86,7 +86,7 @@ def test_a_signed_run_has_the_identity_that_was_signed_and_is_not_done_twice(sig
     signed.start(token)
     assert identity_of(signed.run) == signed.word.identity
     shutil.rmtree(signed.run)
-    with pytest.raises(RunError, match=r"round 0 lies behind: round 1 of this run was done here"):
+    with pytest.raises(RunError, match=r"round 0 is over: round 1 of this run was done here"):
         signed.start(token)
     for folder in signed.own:
         lines = list(Record(folder).lines())
@@ -95,7 +95,7 @@ def test_a_signed_run_has_the_identity_that_was_signed_and_is_not_done_twice(sig
 
 
 def test_what_was_signed_for_another_run_is_said_before_a_site_is_asked(signed, flower_log):
-    with pytest.raises(ConfigError, match=r"its settings are not .* have it signed anew"):
+    with pytest.raises(ConfigError, match=r"its settings are not .* have it signed again"):
         signed.start(sign(signed.word, KEY), "seed=5")
     with pytest.raises(ConfigError, match="no signed word"):
         signed.start("no token")

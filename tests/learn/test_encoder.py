@@ -167,7 +167,7 @@ def test_where_a_networks_head_and_last_block_are(name, head, features, last):
     ({"weights_sha256": ""}, "model.weights_sha256 is empty: write there what `sha256sum FILE`"),
     ({"weights_sha256": "0" * 64}, "model.weights_sha256 says 0{64}; name the right file"),
     ({"record_sha256": "0" * 64}, "w.json': cannot be read .No such file"),
-    ({"body": f"{__name__}:broken"}, r"it failed .OSError: no disk.; mend it there"),
+    ({"body": f"{__name__}:broken"}, r"it failed .OSError: no disk.; correct it there"),
     ({"body": f"{__name__}:untyped"}, "must be `def function.* -> nn.Module`; correct it"),
     ({"body": f"{__name__}:absent"}, "has no function 'absent'; correct the name"),
     ({"body": f"{__name__}:headless"}, "ends in '2', a BatchNorm1d, and a head is a Linear"),

@@ -223,12 +223,12 @@ def test_the_server_may_have_labels_beside_the_sites(tmp_path):
 
 @pytest.mark.parametrize(("over", "says"), [
     ({"split.server_share": 0.0},
-     "split.labels = 'none': the server alone has labels, and it has no images: set "
+     "split.labels = 'none': only the server would have labels, and it has no images: set "
      "split.server_share"),
     ({"method.preset": "recommended"},
      "its sites count which pseudo-labels are right: set method.weigh=false"),
     ({"runtime.server_data": "/srv"}, "runtime.server_data = '/srv': goes with data.name=own"),
-    ({"split.label_share": 0.1}, "label_share says nothing where labels is 'none'"),
+    ({"split.label_share": 0.1}, "label_share has no effect where labels is 'none'"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(over, says):
     with pytest.raises(ConfigError) as caught:

@@ -159,7 +159,7 @@ def test_what_a_site_remembers_goes_on_and_a_lost_memory_is_told(tmp_path, capsy
 
     played = play(toy("toy_layers", tmp_path, "lost", **over), lose)
     assert steps(played, 1) == 2 and steps(played, 0) == 4
-    assert "site 1 had lost what it keeps to itself; it began that anew" in capsys.readouterr().out
+    assert "site 1 lost its private state and started it again" in capsys.readouterr().out
 
 
 def test_noise_does_not_cover_parts_and_says_so(tmp_path):

@@ -26,7 +26,7 @@ def test_a_site_sees_its_own_numbers(tmp_path):
 def test_a_simulated_sites_model_that_is_gone_can_be_made_anew(tmp_path):
     (write_run(tmp_path) / "sites").mkdir()
     text = check(site_page(view_of_run(read_run(tmp_path / "mine"), "east"))).text
-    assert "Its model for use is not here: fedapp site mine --check makes it anew." in text
+    assert "Its model for use is not here: fedapp site mine --check rebuilds it." in text
 
 
 def test_a_site_sees_nothing_of_another(tmp_path):

@@ -123,7 +123,7 @@ def test_a_site_of_an_earlier_version_is_in_one_run_with_todays(here, tmp_path):
         Approvals(here.site_folders[number]).decide(other.hash, other.title, "approved")
     apart = here.submit("apart", app, rounds__num_rounds=1, rounds__join_wait_s=20.0)
     until(lambda: apart.submission.poll() is not None, "the end without north", 0.1)
-    assert "numbers are made otherwise (fedapp/learn/optimisers.py)" in here.nodes[0].said()
+    assert "computes numbers by other files (fedapp/learn/optimisers.py)" in here.nodes[0].said()
     assert ran_at(ran) == {"south", "west"}
 
 

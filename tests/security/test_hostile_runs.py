@@ -492,7 +492,7 @@ def test_a_signed_run_gets_in_is_done_and_may_be_taken_up_again_after_its_time(s
     assert [one.get("round") for one in Record(site.folder).lines() if one["event"] == "sent"] == [
         0, 1, 1, 2
     ]  # fmt: skip
-    with pytest.raises(TermError, match="round 1 lies behind: round 2 of this run was done"):
+    with pytest.raises(TermError, match="round 1 is over: round 2 of this run was done"):
         site.ask(signed(task=True, round=1))
     resumed = signed(said="runtime.resume=true runtime.run_name=study-1")
     with pytest.raises(TermError, match="its settings are not those"):
@@ -506,5 +506,5 @@ def test_a_clock_that_is_set_back_opens_no_run_that_was_done(site, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 10**9 - 5)
     assert site.ask(signed(**early)).answer.name == "west"
     assert site.ask(signed(task=True, round=2, **early)).payloads
-    with pytest.raises(TermError, match="lies behind"):
+    with pytest.raises(TermError, match="is over"):
         site.ask(signed(task=True, round=1, **early))

@@ -304,7 +304,7 @@ def test_a_masked_step_on_weights_at_the_bound_is_answered(opened):
     # The same sum by other weights: whether its row would be another must not be seen.
     weights["head.bias"] += 1e9
     other = asked(site, "train", 1, to_bytes(weights), sum=step).answer
-    assert isinstance(other, Refusal) and "pays for one question" in other.reason
+    assert isinstance(other, Refusal) and "pays for one request" in other.reason
 
 
 def test_no_two_digests_of_what_a_site_keeps_can_be_compared(opened):

@@ -417,7 +417,7 @@ def said(*changes, preset="digits_demo", **more):
     ({"method.preset": "fixavg", "privacy.epsilon": 3.0}, "labels alone may teach"),
     ({"method.preset": "one_round", "privacy.epsilon": 3.0, "data.findings": "a, b",
       "data.name": f"memory:sha256_{'0' * 64}"}, "every finding that was read in it"),
-    ({"method.preset": "fedavg", "privacy.sampling": 0.2}, "says nothing without epsilon"),
+    ({"method.preset": "fedavg", "privacy.sampling": 0.2}, "has no effect without epsilon"),
     ({"method.preset": "one_round", "privacy.epsilon": 3.0, "privacy.sums": "masked",
       "rounds.sample_rate": 1.0, "privacy.least_members": 6, "privacy.colluding": 2},
      "privacy.colluding.*fewer than a third of privacy.least_members = 6"),
@@ -433,7 +433,9 @@ def test_a_model_that_a_site_keeps_says_that_it_is_not_under_the_claim(tmp_path,
     private = PrivacySettings(epsilon=epsilon)
     experiment = closed(privacy=private, runtime__out=str(tmp_path), runtime__run_name="run")
     folder = run_loopback(experiment)[1] / "models" / "0"
-    said = "Not under the claim: epsilon = 3 (delta = 1e-05) of the run is of what left the site"
+    said = (
+        "Not covered by epsilon: epsilon = 3 (delta = 1e-05) of the run covers what left the site"
+    )
     told = " ".join(export(folder, "safetensors", tmp_path / "out", None))
     pages = told, (tmp_path / "out" / CARD).read_text(), (folder / CARD).read_text()
     assert [said in page for page in (*pages, site_page(view_of_model(folder)))] == [

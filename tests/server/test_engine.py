@@ -326,7 +326,7 @@ def test_where_most_answer_nan_the_newest_uploads_are_named_not_who_answered(run
 
     with pytest.raises(RunError) as ended:
         run("spoilt", mean, **AVERAGED)
-    assert "answer NaN with what they were sent" in str(ended.value)
+    assert "answer NaN with the model that they were sent" in str(ended.value)
     assert re.search(r"the newest uploads in it: site 2 \(.* times the usual", str(ended.value))
     assert "lower training.learning_rate" not in str(ended.value)
 
@@ -344,7 +344,7 @@ def test_too_few_answers_end_the_run_with_a_reason_and_a_checkpoint(run, whole):
 
 
 def test_too_few_answers_in_the_warm_up_leave_nothing_to_resume(run):
-    with pytest.raises(RunError, match=r"round 0: 0 of .* Mend the sites and start again$"):
+    with pytest.raises(RunError, match=r"round 0: 0 of .* Repair the sites and start again$"):
         run("poor", lambda task, incoming: None)
 
 

@@ -681,7 +681,7 @@ def test_a_damaged_file_of_a_sum_ends_the_run_by_name(name, tmp_path):
     run = Adding(tmp_path)
     run.root.mkdir()
     (run.root / name).write_bytes(b"{}\nnothing")
-    with pytest.raises(StoreError, match=rf"{name}: .* damaged: start anew"):
+    with pytest.raises(StoreError, match=rf"{name}: .* damaged: start again"):
         run.sum()
     assert not run.asked
 
@@ -783,6 +783,6 @@ def test_a_sum_that_failed_ends_the_run_unless_the_method_does_without(tmp_path)
     check, failed = run.server.check_turnout, {COHORT: "2 of 6 sites added their numbers."}
     check([needed, optional], {COHORT: "a reply"}, {})
     check([optional], {}, failed)
-    says = "round 3: 2 of 6 sites added their numbers. Mend the sites and resume the run"
+    says = "round 3: 2 of 6 sites added their numbers. Repair the sites and resume the run"
     with pytest.raises(RunError, match=f"^{re.escape(says)}$"):
         check([needed], {}, failed)

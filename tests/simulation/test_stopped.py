@@ -27,7 +27,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, monkeypatch, number):
         once.setattr(Engine, "_round", stopped)
         result = CliRunner().invoke(app, [*words, "runtime.run_name=a"])
     assert result.exit_code != 0
-    said = "interrupted; go on with the same settings and runtime.resume=true runtime.run_name=a"
+    said = "interrupted; continue with the same settings and runtime.resume=true runtime.run_name=a"
     assert said in result.output
     assert signal.getsignal(number) == before
     assert (

@@ -107,7 +107,7 @@ def test_a_damaged_or_lost_folder_is_begun_anew(tmp_path, caplog):
     (folder / "models/0/model.json").write_text("{")
     shutil.rmtree(folder / "models/1")
     run(tmp_path, "fedavg", rounds__num_rounds=2, runtime__resume=True)
-    assert "the site begins to keep anew" in caplog.text
+    assert "the site starts again to keep models" in caplog.text
     first = {
         site: min(c.round for c in read_description(folder / f"models/{site}").choice.candidates)
         for site in (0, 1)

@@ -99,7 +99,7 @@ def test_what_is_lost_is_none_and_the_log_says_so(parts, caplog, harm):
 
     with caplog.at_level(logging.WARNING):
         assert parts.load(digest, schema) is None
-    assert "the site begins it anew" in caplog.text
+    assert "the site begins it again" in caplog.text
 
 
 def test_a_disk_that_refuses_is_an_error_of_ours(parts, monkeypatch):

@@ -241,7 +241,7 @@ TRIALS = {
         approves,
         lambda place: ((place.keys / "approvals").mkdir(),
                        (place.keys / "approvals/approvals.json").write_text("{")),
-        "remove it and approve anew",
+        "remove it and approve again",
         lambda place: (place.keys / "approvals/approvals.json").unlink()),
     "approve: digits of no app": (
         decides, given("12345678"), "name a FAB, a checkout, or 8 or more digits of the hash",

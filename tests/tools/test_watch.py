@@ -161,7 +161,7 @@ def test_a_run_without_a_server_says_how_to_go_on(run: Path, interactive: bool) 
     add(run, row(0, 1.0), row(1, 2.0))
     code, text = watched(force_terminal=interactive, force_interactive=interactive)
     assert code == watching.STOPPED
-    assert "after round 1 of 4; go on with runtime.resume=true runtime.run_name=trial" in text
+    assert "after round 1 of 4; continue with runtime.resume=true runtime.run_name=trial" in text
 
 
 def test_ctrl_c_ends_the_watching_alone(

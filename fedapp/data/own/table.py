@@ -169,7 +169,7 @@ def _path_fault(where: str, text: str, folder: Path, root: Path) -> Fault | None
         return Fault(Kind.FILE, where, "a Windows path", remedy)
     path = Path(text)
     if path.is_absolute():
-        remedy = "write it as seen from the CSV file's folder"
+        remedy = "write it relative to the CSV file's folder"
         return Fault(Kind.FILE, where, "an absolute path", remedy)
     if ".." in path.parts or leads_outside(folder / path, root):
         return outside_fault(where)

@@ -98,7 +98,7 @@ def _own(network: str) -> nn.Module:
     except Exception as error:  # a user's own code may raise anything
         raise ConfigError(
             f"model.body = {network!r}: it failed ({type(error).__name__}: "
-            f"{one_line(error, 200)}); mend it there"
+            f"{one_line(error, 200)}); correct it there"
         ) from error
     return built
 

@@ -117,7 +117,7 @@ def _call_function(
     except Exception as error:  # a user's own code may raise anything
         raise ConfigError(
             f"model.name = {name!r}: it failed for inputs {list(inputs)} and {num_classes} "
-            f"classes ({type(error).__name__}: {one_line(error, 300)}); mend it there"
+            f"classes ({type(error).__name__}: {one_line(error, 300)}); correct it there"
         ) from error
     if not isinstance(network, nn.Sequential):
         return network

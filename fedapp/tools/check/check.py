@@ -173,7 +173,7 @@ def _passed_over(listing: Listing) -> list[Remark]:
         return []
     endings = Counter(Path(name).suffix.lower() or "none" for name in listing.passed_over)
     said = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(5))
-    what = f"{endings.total()} files are passed over, by ending: {said}"
+    what = f"{endings.total()} files are ignored, by ending: {said}"
     return [note(what, f"images must be {FORMATS}; save others as PNG")]
 
 

@@ -251,7 +251,7 @@ def remarks_on_copies(
             tied.append(note(text, remedy))
     found = [*_cut(faults, kind), *_cut(tied, note)]
     if count:
-        remedy = "copies count as often as they are there; remove those that are not meant"
+        remedy = "every copy counts; remove those that you do not want"
         if not any(entry.part for entry in entries):
             remedy = f"equal {every} are dealt together, to one part; {remedy}"
         text = f"{shown(count, hide_below)} of {shown(len(entries), hide_below)} {every}"
@@ -263,7 +263,7 @@ def _cut(found: Sequence[Remark], kind: Callable[[str, str], Remark]) -> list[Re
     """Return at most `SHOWN` remarks and one more that counts the others."""
     if len(found) <= SHOWN:
         return list(found)
-    more = kind(f"{len(found) - SHOWN} more images twice", "mend the first and run again")
+    more = kind(f"{len(found) - SHOWN} more images twice", "fix the first and run again")
     return [*found[:SHOWN], more]
 
 

@@ -240,7 +240,7 @@ def remarks_on_depth(depths: Sequence[Depth], settings: DataSettings | None) -> 
         remedy = f"detail is lost; is it the right one? These images suggest {suggested(deep)}"
         yield note(what, remedy)
     if len(deep) < len(depths):
-        remedy = "data.window does not change 8-bit images: save them by the same window"
+        remedy = "data.window does not change 8-bit images: save them with the same window"
         yield note(f"8-bit images among {_alike(deep)} of more bits", remedy)
 
 

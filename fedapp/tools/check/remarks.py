@@ -41,5 +41,5 @@ def of_listing(faults: Sequence[Fault]) -> list[Remark]:
         remarks += [fault(f"{f.where}: {f.what}", f.remedy) for f in alike[:SHOWN]]
         if more := len(alike) - SHOWN:
             if more > 0:
-                remarks.append(fault(f"{more} more: {kind.value}", "mend the first and run again"))
+                remarks.append(fault(f"{more} more: {kind.value}", "fix the first and run again"))
     return remarks

@@ -146,19 +146,19 @@ def _version(server: str, context: ssl.SSLContext, folder: Path) -> CheckResult:
             return CheckResult("version", f"{said}: this site has approved it")
         allowed = stands_in(folder)
     except FedAppError as error:
-        return CheckResult("version", said, f"mend first: {error}")
+        return CheckResult("version", said, f"correct this first: {error}")
     mine = about(here)["messages"]
     understood = mine[1] <= speaks[0] <= mine[2] and speaks[1] <= mine[0] <= speaks[2]
     messages = f"messages {speaks[0]} (understands {speaks[1]} to {speaks[2]}) there, "
     messages += f"{mine[0]} ({mine[1]} to {mine[2]}) here"
     if understood and numbers == about(here)["numbers"]:
-        said += f"; {messages}: both understood, and numbers made by the same files"
+        said += f"; {messages}: both understood, and numbers computed by the same files"
         if allowed:
             return CheckResult("version", f"{said}: the code installed here does its runs")
         return CheckResult(
             "version", said, "approve it, or let the code here do it: stand_in in site.yaml"
         )
-    other = "numbers are made by other files" if understood else messages
+    other = "numbers are computed by other files" if understood else messages
     return CheckResult(
         "version", f"{said}; {other}", f"install {title}, or approve it: fedapp approve"
     )

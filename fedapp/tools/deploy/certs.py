@@ -210,7 +210,7 @@ def _advice(out: Path, names: Sequence[str], sites: Sequence[str]) -> list[str]:
     goes[f"{out}/ca/ca.key"] = "nowhere: keep it off the network, it can sign further servers"
     width = max(map(len, goes))
     return [
-        f"For a server at {', '.join(names)}; good for {DAYS} days. What goes where:",
+        f"For a server at {', '.join(names)}; valid for {DAYS} days. What goes where:",
         *(f"  {path:{width}} -> {where}" for path, where in goes.items()),
         "Copy each folder to its own machine and no other, over a channel you trust; then remove "
         "it here.",

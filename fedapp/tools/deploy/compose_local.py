@@ -136,7 +136,7 @@ class Services:
         """Raise RunError if a service has failed: without it, nothing would go on."""
         for name, process in self._processes.items():
             if code := process.poll():
-                raise RunError(f"{name} ended with {code}; its last words: {self._last(name)}")
+                raise RunError(f"{name} ended with {code}; its last lines: {self._last(name)}")
 
     def stop(self) -> None:
         """End every process of this federation."""
@@ -243,7 +243,7 @@ class Services:
             if condition == "completed_successfully" and code == 0:
                 return
             if code is not None:
-                raise RunError(f"{name} ended with {code}; its last words: {self._last(name)}")
+                raise RunError(f"{name} ended with {code}; its last lines: {self._last(name)}")
             if condition == "started" or (condition == "healthy" and self._healthy(name)):
                 return
             time.sleep(_POLL_S)

@@ -61,7 +61,7 @@ def signed_run(
     read_statement(token)  # so that an invalid identity is refused here
     yield f"signed   run {name}, code {word.code[:16]}, settings {word.settings[:16]}"
     yield f"by       {fingerprint(signer.public_key())}"
-    yield f"begun by {word.ends} at each site, or refused there"
+    yield f"begun by {word.ends} at each site, or is refused there"
     run_config = {"preset": preset, "set": shlex.join(texts), SIGNED: token}
     yield f"flwr run . --stream --run-config {shlex.quote(flower_run_config(run_config))}"
 

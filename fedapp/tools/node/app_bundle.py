@@ -98,7 +98,7 @@ class Bundle:
         made = [name for name in self.differences(other) if _NUMBERS.fullmatch(name)]
         if made:
             more = f" and {len(made) - 1} more" if made[1:] else ""
-            return f"its numbers are made otherwise ({made[0]}{more})"
+            return f"it computes numbers by other files ({made[0]}{more})"
         mine, theirs = self._speaks, other._speaks
         if mine is None or theirs is None:
             return "it does not say which messages it understands"

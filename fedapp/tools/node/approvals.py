@@ -95,7 +95,7 @@ class Approvals:
         except ValidationError as error:
             raise ConfigError(
                 f"{path}: {first_fault(error)}: restore it from a copy, or remove it and "
-                "approve anew with `fedapp approve`"
+                "approve again with `fedapp approve`"
             ) from error
 
     def word(self, app: Bundle) -> str:
@@ -173,7 +173,7 @@ class Approvals:
             lock = FileLock(self.place / ".lock", mode=0o600)
             lock.acquire(timeout=_LOCK_S)
         except Timeout as error:
-            raise StoreError(f"{self.place}: somebody else decides just now: try again") from error
+            raise StoreError(f"{self.place}: somebody else is deciding now: try again") from error
         except OSError as error:
             raise StoreError(f"{self.place}: {error.strerror}: make it writable") from error
         try:

@@ -112,7 +112,7 @@ def decide(
         describe(app, approvals, console, lines)
     elif word == "approved":
         raise ConfigError(
-            f"app {app_hash[:SHOWN]} is not at hand any more: name its FAB or checkout, so that "
+            f"app {app_hash[:SHOWN]} is no longer available: name its FAB or checkout, so that "
             "what is approved can be looked at"
         )
     asked = f"This app is to be {word} at this site?"

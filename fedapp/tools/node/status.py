@@ -72,5 +72,5 @@ def health(path: Path) -> tuple[bool, str]:
     except (OSError, ValueError, LookupError, TypeError) as error:
         return False, f"{path}: cannot be read ({error}): start `fedapp node` again"
     if age > FRESH_S:
-        return False, f"stands still: its last look was {age:.0f} s ago (it said: {state})"
+        return False, f"does not respond: its last check was {age:.0f} s ago (it said: {state})"
     return state == "online", f"{state} since {since}: {detail}"

@@ -37,25 +37,25 @@ def sentences(terms: Terms) -> Iterator[str]:
     )
     if terms.stand_in:
         yield (
-            "A run that brings other code is done by the code installed here, where both make "
-            "numbers by the same files."
+            "The code installed here does the runs of other code, if both compute numbers by the "
+            "same files."
         )
     kinds = [kind for kind in KINDS if terms.leaves is None or kind in terms.leaves]
     yield f"What may leave beside counts and evaluations: {', '.join(kinds)}."
     yield (
-        "Counts of its test images' scores may leave too, where a run asks for them."
+        "Counts of its test images' scores may leave too, if a run asks for them."
         if terms.score_counts
         else "Counts of its test images' scores may not leave."
     )
     if terms.leaves is None:
-        yield "And what a method that is not this project's sends."
+        yield "And whatever a method from outside this project sends."
     yield from _numbers(terms)
     yield from _privacy(terms)
 
 
 def _starters(terms: Terms) -> Iterator[str]:
     if terms.started_by is None:
-        yield "Who may start a run: whoever can at the server, since none must be signed."
+        yield "Who may start a run: whoever controls the server, since no signature is required."
         return
     keys = ", ".join(fingerprint(public_key(key)) for key in terms.started_by)
     yield f"Who may start a run: only the holder of {keys}, by signing it."
@@ -72,11 +72,11 @@ def _numbers(terms: Terms) -> Iterator[str]:
     yield "Tasks are done at any hour." if terms.hours is None else f"Tasks are done {terms.hours}."
     if (least := terms.least_count) > 1:
         yield (
-            f"Small counts: where a class has 1 to {least - 1} validation or test images, that "
-            "part is not used in runs; with so few labelled ones, nothing is sent by class."
+            f"Small counts: if a class has 1 to {least - 1} validation or test images, runs do not "
+            "use that part; with so few labelled ones, nothing is sent by class."
         )
     else:
-        yield "Small counts are told, that of a class with a single image too."
+        yield "Small counts are sent, even that of a class with a single image."
     if terms.patients:
         yield f"Patients are read from the paths of the images here: {terms.patients}"
 
@@ -87,17 +87,17 @@ def _privacy(terms: Terms) -> Iterator[str]:
     if terms.masked_only:
         yield f"Sums are masked, of {least} sites or more{most}: a plain run is refused."
     elif terms.least_members or terms.most_members:
-        yield f"Where a run masks its sums: of {least} sites or more{most}. A plain run is allowed."
+        yield f"If a run masks its sums: of {least} sites or more{most}. A plain run is allowed."
     if terms.members is not None:
         keys = ", ".join(one[:16] for one in terms.members)
-        yield f"In a masked sum may be only the holders of these keys: {keys}."
+        yield f"Only the holders of these keys may be in a masked sum: {keys}."
     elif terms.masked_only:
-        yield "Who is in a masked sum: whoever the run names, since no members are written here."
+        yield "Who is in a masked sum: those that the run names, since these terms name nobody."
     if terms.masked_only or terms.members is not None or terms.colluding_at_least > 1:
         count = terms.colluding_at_least
         yield (
-            f"Where a masked run has noise, it is enough although {count} of them tell the server "
-            "all that they know."
+            f"If a masked run has noise, the noise suffices even if {count} members tell the "
+            "server all that they know."
         )
     asked = {
         "privacy.clip at most": terms.clip_at_most,
@@ -109,6 +109,6 @@ def _privacy(terms: Terms) -> Iterator[str]:
     if said:
         yield f"Noise and clipping: {', '.join(said)}; a run without is refused."
     elif terms.masked_only:
-        yield "Noise: none is asked for; the sum of all sites is exact."
+        yield "Noise: none is required; the sum of all sites is exact."
     else:
-        yield "Noise: none is asked for; models may leave as they were trained."
+        yield "Noise: none is required; models may leave as they were trained."

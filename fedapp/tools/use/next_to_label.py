@@ -48,7 +48,7 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
         f"{out}: {len(chosen)} of {counted(len(asked))} images without a label chosen",
     ]
     if passed := len(listed) - len(open_ones):
-        lines.append(f"images with a label, passed over: {counted(passed)}")
+        lines.append(f"images with a label, ignored: {counted(passed)}")
     if unread := len(open_ones) - len(asked):
         lines.append(
             f"images that cannot be used: {counted(unread)}; `fedapp predict` names the first"

@@ -95,7 +95,7 @@ def test_where_the_disk_lost_it_it_starts_again_from_w_0_and_the_log_says_so(
 
     played = play(toy(method, tmp_path, **PHASES), lose)
     assert [row["skipped"] for row in played.rows()] == [{}] * 3
-    assert "the site begins it anew" in caplog.text
+    assert "the site begins it again" in caplog.text
     assert [grown(played, e) for e in played.of(2, "evaluate")] == [4, 1, 4]
 
 

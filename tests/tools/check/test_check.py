@@ -152,7 +152,7 @@ def test_copies_are_dealt_together_and_counted(tmp_path):
     assert code == 0
     assert (
         "3 of 23 images have an equal copy among them | equal images are dealt together, to one "
-        "part; copies count as often as they are there; remove those that are not meant"
+        "part; every copy counts; remove those that you do not want"
     ) in notes
     assert (
         "the same image in 2 groups: x.png, y.png, z.png | they are dealt as one group; keep one "
@@ -271,7 +271,7 @@ def test_odd_images_are_noted(tmp_path):
         "all images are smaller than 32 x 32 pixels",
         "all images are longer than wide or wider than long by over 10 %",
     ]
-    assert "1 files are passed over, by ending: .nii (1)" in notes
+    assert "1 files are ignored, by ending: .nii (1)" in notes
     assert "3 sizes from 40 x 8 to 40 x 10 pixels" in output
 
 

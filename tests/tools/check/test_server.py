@@ -106,15 +106,15 @@ OTHER = "ab" * 32
 
 
 @pytest.mark.parametrize(("change", "terms", "said", "remedy"), [
-    ({"app": OTHER}, "", "both understood, and numbers made by the same files", "stand_in"),
+    ({"app": OTHER}, "", "both understood, and numbers computed by the same files", "stand_in"),
     ({"app": OTHER}, "stand_in: true\n", "the code installed here does its runs", ""),
-    ({"app": OTHER, "numbers": "0" * 64}, "stand_in: true\n", "made by other files", "install"),
+    ({"app": OTHER, "numbers": "0" * 64}, "stand_in: true\n", "computed by other files", "install"),
     ({"app": OTHER, "messages": [SCHEMA + 1, SCHEMA + 1, SCHEMA + 2]}, "stand_in: true\n",
      f"messages {SCHEMA + 1} (understands {SCHEMA + 1} to {SCHEMA + 2}) there, {SCHEMA} (",
      "install"),
     ({"app": OTHER, "messages": [SCHEMA + 1, SCHEMA, SCHEMA + 1]}, "", f"messages {SCHEMA + 1}",
      "approve it"),
-    ({"app": OTHER}, "stand_inn: true\n", "", "mend first"),
+    ({"app": OTHER}, "stand_inn: true\n", "", "correct this first"),
     (None, "", "the server does not say", "compare by phone"),
     ({"messages": "x"}, "", "the server does not say", "compare by phone"),
     ({"app": None, "title": "x" * 999}, "", "xxx (None)", "approve"),

@@ -116,7 +116,9 @@ def test_ctrl_c_ends_the_processes_and_says_how_to_go_on(
 
     threading.Thread(target=interrupt).start()
     assert run(grid_file(tmp_path), out=out) == INTERRUPTED
-    assert "interrupted: 1 of 2 cells are done; the same command goes on" in capsys.readouterr().out
+    assert (
+        "interrupted: 1 of 2 cells are done; the same command continues" in capsys.readouterr().out
+    )
     assert [process.poll() is None for process in started] == [False, False]
     pretend()
     assert run(grid_file(tmp_path), out=out) == 0
@@ -303,7 +305,7 @@ def test_interrupted_and_gone_on_is_as_never_interrupted(tmp_path: Path):
             it.send_signal(signal.SIGINT)
             said, _ = it.communicate()
     assert it.returncode == INTERRUPTED
-    assert "interrupted: " in said and "the same command goes on" in said
+    assert "interrupted: " in said and "the same command continues" in said
     done = len(results(cut))
     assert done < 4
     again = subprocess.run(

@@ -198,7 +198,7 @@ def test_the_installed_app_does_a_run_of_a_neighbouring_version(standing_in, tmp
 
 
 @pytest.mark.parametrize(("files", "said"), [
-    ({"fedapp/learn/steps.py": b""}, "numbers are made otherwise (fedapp/learn/steps.py)"),
+    ({"fedapp/learn/steps.py": b""}, "computes numbers by other files (fedapp/learn/steps.py)"),
     ({"fedapp/methods/new.py": b"", "fedapp/site/privacy_budget.py": b""}, "new.py and 1"),
     ({"fedapp/core/rng.py": None}, "fedapp/core/rng.py"),
     ({"fedapp/protocol/messages.py": b"SCHEMA = 11\nREADS = (11, 11)\n"},

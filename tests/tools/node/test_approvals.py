@@ -165,7 +165,7 @@ def test_an_app_that_nobody_knows_is_an_error(site, what):
 
 def test_what_is_not_at_hand_cannot_be_approved_but_can_be_refused(site):
     site.decide(APP.hash, APP.title, "refused")
-    with pytest.raises(ConfigError, match="not at hand any more"):
+    with pytest.raises(ConfigError, match="no longer available"):
         saying(decide, APP.hash, "approved", site, sure=True, lines=False)
     assert saying(decide, APP.hash, "taken back", site, sure=True, lines=False)[0]
 

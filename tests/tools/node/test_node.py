@@ -138,7 +138,7 @@ def test_health_is_what_the_node_wrote_while_it_is_fresh(tmp_path, capsys):
     ]
     old = time.time() - FRESH_S - 1
     os.utime(path, (old, old))
-    assert not health(path)[0] and "stands still" in health(path)[1]
+    assert not health(path)[0] and "does not respond" in health(path)[1]
     status.now("online", "so")
     assert health(path)[0], "looked at again"
     status.gone()

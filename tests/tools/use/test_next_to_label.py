@@ -59,10 +59,10 @@ def test_images_with_a_label_are_passed_over(site, tmp_path):
     result = invoked(
         "next-to-label", site / "model", tmp_path / "labels.csv", "-o", tmp_path / "out.csv"
     )
-    assert "images with a label, passed over: 1" in result.stdout
+    assert "images with a label, ignored: 1" in result.stdout
     assert {row["file"] for row in rows((tmp_path / "out.csv").read_text())} == {"b.png", "c.png"}
     result = invoked("next-to-label", site / "model", site / "data", "-o", tmp_path / "all.csv")
-    assert "images with a label, passed over: 3" in result.stdout, "by their folder too"
+    assert "images with a label, ignored: 3" in result.stdout, "by their folder too"
     text(tmp_path, "path,label\na.png,class 1\n")
     assert "no image without a label" in refused(
         "next-to-label", site / "model", tmp_path / "labels.csv", "-o", tmp_path / "out.csv"
