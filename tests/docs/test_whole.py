@@ -1,4 +1,4 @@
-"""No text of a page is lost on the site, and every table has one width."""
+"""No text of a page is lost on the site, lines end in time, no version and no table is old."""
 
 import sys
 
@@ -6,21 +6,54 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT
 
+WIDE = {"README.md", "index.md", "RESULTS.md", "WHICH_METHOD.md", "HOSPITALS.md", "TUTORIAL.md"}
+"""Pages whose lines are still longer. Pages called tables.md are written by `bench.study`."""
+
 
 @pytest.fixture(scope="module")
-def lost():
-    """The builder's own check, `docs/_ext/whole.py`."""
+def whole():
+    """The builder's own checks, `docs/_ext/whole.py`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "docs/_ext")
-        from whole import lost
+        import whole
 
-        yield lost
+        yield whole
     sys.modules.pop("whole", None)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_nothing_is_lost(page, lost):
-    assert lost(page.read_text(encoding="utf-8")) == []
+def test_nothing_is_lost_long_or_old(page, whole):
+    text = page.read_text(encoding="utf-8")
+    assert whole.lost(text) == []
+    assert page.name in {*WIDE, "tables.md"} or whole.long_lines(text) == []
+    assert whole.old_versions(text) == []
+
+
+def test_tables_are_those_of_the_results_files(whole, monkeypatch):
+    assert whole.old_tables() == []
+    monkeypatch.setattr(whole, "filled", lambda text, *_: text.replace("6", "7"))
+    assert whole.old_tables() == [page.name for page in whole.DOCUMENTS]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a " * 60 + "a\n", 1),
+        ("a " * 59 + "ab\n", 0),
+        (f"```\n{'a ' * 99}\n```\n| {'a ' * 99} |\n- `{'a ' * 99}a`\n", 0),
+        (f"<!-- bench:x -->\n{'a ' * 99}\n<!-- /bench:x -->\n", 0),
+        (f"```\na\n```\n{'a ' * 99}\n```\nb\n```\n", 1),
+    ],
+)
+def test_a_line_is_long_where_it_could_end_before(text, found, whole):
+    assert len(whole.long_lines(text)) == found
+
+
+def test_a_version_is_one_that_there_is(whole):
+    text = (
+        "version 1.0.0 (tag v1.0.0), version 0.1.0; Flower 1.41, Flower 1.40; Python 3.10 or newer"
+    )
+    assert whole.old_versions(text) == ["version 0.1.0", "Flower 1.40", "Python 3.10 or newer"]
 
 
 TABLE = "| a | b |\n|---|---|\n| 1 | 2 |\n"
@@ -43,5 +76,5 @@ TABLE = "| a | b |\n|---|---|\n| 1 | 2 |\n"
         ("```\n% a comment\n| a |\n```\n", []),
     ],
 )
-def test_what_is_lost_is_found(text, at, lost):
-    assert [int(line.split()[1].rstrip(":")) for line in lost(text)] == at
+def test_what_is_lost_is_found(text, at, whole):
+    assert [int(line.split()[1].rstrip(":")) for line in whole.lost(text)] == at

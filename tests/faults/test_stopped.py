@@ -35,7 +35,7 @@ def test_too_few_replies_then_going_on(here):
     note(
         9,
         "fewer answers than `rounds.min_reply_share`",
-        "the run stopped and named the site, its reason and the settings to continue with; taken "
+        "the run stopped and named the site, its reason and the settings to go on with; taken "
         f"up after round {done}, the same bits",
         1,
     )
@@ -61,7 +61,7 @@ def test_disk_full_at_the_server(here):
     note(
         8.5,
         "disk full at the server",
-        "the run stopped and named the file, the room and the settings to continue with; taken "
+        "the run stopped and named the file, the room and the settings to go on with; taken "
         f"up after round {done} once there was space, the same bits",
         1,
     )

@@ -65,7 +65,7 @@ def model_folder(named: str) -> Path:
         return folder
     found = sorted(path.parent for path in RunFolder(run).models_root.glob(f"*/{DESCRIPTION}"))
     if not found:
-        anew = f"`fedapp site {named} --check` rebuilds them"
+        again = f"`fedapp site {named} --check` rebuilds them"
         raise RunError(f"{run}: no site's model is here: {RunFolder(run).models_elsewhere or again}")
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:_NAMED]) + ", ..." * (len(found) > _NAMED)
