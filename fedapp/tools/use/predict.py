@@ -65,8 +65,8 @@ def model_folder(named: str) -> Path:
         return folder
     found = sorted(path.parent for path in RunFolder(run).models_root.glob(f"*/{DESCRIPTION}"))
     if not found:
-        again = f"`fedapp site {named} --check` rebuilds them"
-        raise RunError(f"{run}: no site's model is here: {RunFolder(run).models_elsewhere or again}")
+        how = f"`fedapp site {named} --check` rebuilds them"
+        raise RunError(f"{run}: no site's model is here: {RunFolder(run).models_elsewhere or how}")
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:_NAMED]) + ", ..." * (len(found) > _NAMED)
         raise RunError(
