@@ -127,7 +127,7 @@ def test_what_is_like_fedavg_learns_findings_from_labels_alone(method):
     ({"training.uneven": "balanced"}, "training.uneven"),
     ({"rounds.min_sensitivity": 0.5}, "rounds.min_sensitivity"),
     ({"rounds.chosen_by": "kappa"}, "choose balanced_accuracy or f1"),
-    ({"privacy.epsilon": 4.0}, "counts in the sums of every finding that was read in it"),
+    ({"privacy.epsilon": 4.0}, "counts in the sums of each of its findings"),
     ({"method.objective": "fixmatch"}, "its pseudo-labels are of classes"),
 ])  # fmt: skip
 def test_settings_of_classes_are_refused_beside_findings(data, settings, says):

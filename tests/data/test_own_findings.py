@@ -113,7 +113,7 @@ def test_settings_that_do_not_go_together_are_refused(changes, rule):
 
 
 def test_findings_of_a_published_set_are_refused():
-    with pytest.raises(ConfigError, match="each image is of one class: drop it"):
+    with pytest.raises(ConfigError, match="each image has one class: drop it"):
         load_experiment("digits_demo", {"method.preset": "fedavg", "data.findings": "a"})
 
 

@@ -163,7 +163,7 @@ HEADER = "path,label\n"
     (HEADER + ",normal\n", "line 2: no path: name the image's file or remove the line"),
     (HEADER + "scans\\a.png,normal\n", "scans\\a.png: a Windows path: write it from data/ on with"),
     (HEADER + "C:/a.png,normal\n", "line 2: C:/a.png: a Windows path: write it from data/ on with"),
-    (HEADER + "/etc/passwd.png,normal\n", "/etc/passwd.png: an absolute path: write it as seen"),
+    (HEADER + "/etc/passwd.png,normal\n", "/etc/passwd.png: an absolute path: write it relative"),
     (HEADER + "../out.png,normal\n", "../out.png: leads out of the data's folder: copy the images"),
     (HEADER + "link.png,normal\n", "link.png: leads out of the data's folder: copy the images"),
     (HEADER + "gone.png,normal\n", "gone.png: no such file: correct the path or remove the line"),

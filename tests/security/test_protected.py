@@ -404,7 +404,7 @@ def said(*changes, preset="digits_demo", **more):
 
 @pytest.mark.parametrize(("changes", "rule"), [
     ({"method.preset": "one_round", "privacy.epsilon": 3.0, "privacy.clip": 1.0},
-     "clip is of whole models"),
+     "clip bounds whole models"),
     ({"method.preset": "ditto", "privacy.epsilon": 3.0}, "choose fedavg or one_round"),
     ({"method.preset": "recommended", "privacy.epsilon": 3.0}, "choose fedavg or one_round"),
     ({"method.preset": "one_round", "privacy.epsilon": 3.0, "method.features": "patches"},

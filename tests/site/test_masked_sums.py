@@ -453,7 +453,7 @@ def test_a_registered_key_must_be_the_agreed_one(tmp_path):
     found = registered(there, 1, origin, key)
     assert found.secret is None and len(found.agreed) == SITES
     assert (found.run, found.identity) == ("name", "f" * 64)
-    with pytest.raises(ConfigError, match="site 2 is not agreed on"):
+    with pytest.raises(ConfigError, match="agreed on for site 2"):
         registered(there, 2, origin, key)
     with pytest.raises(ConfigError, match="make it readable"):
         registered(there, 1, origin, tmp_path / "none")

@@ -134,8 +134,8 @@ def test_copies_in_one_part_of_the_sites_own_split_are_noted(tmp_path):
     code, output = said(tmp_path)
     assert code == 0
     assert (
-        "2 of 4 images have an equal copy among them | copies count as often as they are there; "
-        "remove those that are not meant"
+        "2 of 4 images have an equal copy among them | every copy counts; "
+        "remove those that you do not want"
     ) in findings(output, "note")
 
 
