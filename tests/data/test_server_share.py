@@ -90,9 +90,7 @@ def test_a_server_without_data_of_its_own_is_told_so():
     dealt = SimulatedSites(
         images, partition(images.labels, SplitSettings(num_clients=4), 0, "x"), CPU
     )
-    with pytest.raises(
-        DataError, match=r"the server nothing: give a larger split\.server_share"
-    ):
+    with pytest.raises(DataError, match=r"the server nothing: give a larger split\.server_share"):
         dealt.site(SERVER_SITE)
 
 
