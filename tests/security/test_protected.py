@@ -416,7 +416,7 @@ def said(*changes, preset="digits_demo", **more):
       "training.augment": "weak"}, "set it to 'none'"),
     ({"method.preset": "fixavg", "privacy.epsilon": 3.0}, "labels alone may teach"),
     ({"method.preset": "one_round", "privacy.epsilon": 3.0, "data.findings": "a, b",
-      "data.name": f"memory:sha256_{'0' * 64}"}, "every finding that was read in it"),
+      "data.name": f"memory:sha256_{'0' * 64}"}, "the sums of each of its findings"),
     ({"method.preset": "fedavg", "privacy.sampling": 0.2}, "has no effect without epsilon"),
     ({"method.preset": "one_round", "privacy.epsilon": 3.0, "privacy.sums": "masked",
       "rounds.sample_rate": 1.0, "privacy.least_members": 6, "privacy.colluding": 2},

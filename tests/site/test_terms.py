@@ -497,5 +497,5 @@ def test_terms_in_plain_words_promise_no_noise_that_nobody_asks_for():
     assert "Noise: none is required; the sum of all sites is exact." in masked
     assert any(one.startswith("If a masked run has noise, the noise suffices") for one in masked)
     few = list(sentences(Terms(most_members=9)))
-    said = "Where a run masks its sums: of 3 sites or more and 9 at most. A plain run is allowed."
+    said = "If a run masks its sums: of 3 sites or more and 9 at most. A plain run is allowed."
     assert said in few and said not in sentences(Terms())
