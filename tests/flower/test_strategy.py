@@ -460,7 +460,7 @@ def test_where_no_node_can_take_part_the_reason_is_said_once(federation, capsys,
     assert capsys.readouterr().out.count("cannot take part") == 1
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("anew", [False, True])
 def test_who_refuses_a_task_for_good_is_asked_again_only_when_it_signs_on_anew(
     federation, monkeypatch, anew
 ):

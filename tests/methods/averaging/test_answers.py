@@ -78,7 +78,7 @@ def test_a_site_measures_its_own_model_once_until_it_learns_again(tmp_path, meth
     monkeypatch.setattr(SiteContext, "evaluate", counted)
     once, count = runs("once")
     monkeypatch.setattr(SiteClient, "_cache", property(lambda site: Cache(0)))
-    assert once == runs("again")[0] and measured["tuned"] == 3 * 5
+    assert once == runs("anew")[0] and measured["tuned"] == 3 * 5
     assert count["tuned"] == 3 + 4  # all after the warm-up, then the one that learned
     assert count["common"] == measured["common"] == 3 * 5
 
@@ -101,7 +101,7 @@ def test_a_part_that_could_not_be_read_once_leaves_no_measurement(tmp_path, meth
     monkeypatch.setattr(PrivateParts, "load", once_not)
     once = run("once")
     monkeypatch.setattr(SiteClient, "_cache", property(lambda site: Cache(0)))
-    assert once == run("again")
+    assert once == run("anew")
 
 
 @pytest.mark.parametrize("method", [FedAvg, FedBN])
