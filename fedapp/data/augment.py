@@ -12,6 +12,11 @@ from fedapp.core.errors import ConfigError
 from fedapp.core.plugins import is_function_name
 from fedapp.data.randaugment import GEOMETRY, GREY, PIXELS, affine, move, take
 
+WEAK_VIEWS, STRONG_VIEWS_KEPT = 4, 4
+"""Random views of an image in a bank (`fedapp.learn.networks.encoder_bank`)."""
+VIEWS = 1 + WEAK_VIEWS + STRONG_VIEWS_KEPT
+"""Views of an image in a bank: the image itself, weak views, strong ones."""
+
 OPERATIONS = 2
 """RandAugment's N: operations applied to an image (google-research/fixmatch, nops=2)."""
 
@@ -64,6 +69,20 @@ def flips(name: str) -> bool:
     return _FLIPS[name]
 
 
+def place(image: Tensor, view: int = 0) -> Tensor:
+    """Return places in a bank of views, float32 [n, 1], of images by their number, int64 [n].
+
+    Exact for up to 1.8 million images.
+    """
+    return (image * VIEWS + view).float()[:, None]
+
+
+def _from_bank(places: Tensor, first: int, count: int, stream: torch.Generator) -> Tensor:
+    """Return for each place one of `count` views of its image, from view `first` on."""
+    drawn = torch.randint(first, first + count, (len(places), 1), generator=stream)
+    return places - places % VIEWS + drawn.to(places.device)
+
+
 def weak(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
     """Mirror with probability 1/2, if `flip`, and shift by up to 12.5 % of each side.
 
@@ -72,7 +91,11 @@ def weak(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
         reflection about the centres of the edge pixels (Sohn et al. 2020, Sec. 2.3; `augment_shift`
         in google-research/fixmatch).
     stream: a CPU generator, from which 3 n numbers are drawn.
+
+    Of places in a bank of views, float32 [n, 1], it returns those of weak views.
     """
+    if images.ndim == 2:
+        return _from_bank(images, 1, WEAK_VIEWS, stream)
     count, _, height, width = images.shape
     mirror = torch.randint(2, (count, 1), generator=stream)  # drawn where `flip` is off too
     rows = _shifted(height, count, stream)
@@ -94,7 +117,11 @@ def strong(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
         side to grey 127. Its centre is uniform over the image's pixels, and what lies outside the
         image is cut off (`create_cutout_mask` in google-research/fixmatch).
     stream: a CPU generator, from which 9 n numbers are drawn.
+
+    Of places in a bank of views it returns those of strong views.
     """
+    if images.ndim == 2:
+        return _from_bank(images, 1 + WEAK_VIEWS, STRONG_VIEWS_KEPT, stream)
     images = weak(images, flip, stream)
     height, width = images.shape[2:]
     drawn = torch.randint(len(_RANGES), (OPERATIONS, len(images)), generator=stream)
@@ -111,7 +138,14 @@ def cutout(images: Tensor, flip: bool, stream: torch.Generator) -> Tensor:
     """Make a weak view, then hide the square that `strong` hides, and change nothing else.
 
     images, flip, result: as for `weak`. stream: a CPU generator, from which 5 n numbers are drawn.
+
+    Raises ConfigError for places in a bank, which has no such views.
     """
+    if images.ndim == 2:
+        raise ConfigError(
+            "method.strong_view = 'cutout': the bank of model.name=encoder_bank has no such views: "
+            "take randaugment or weak"
+        )
     return _cutout(weak(images, flip, stream), stream)
 
 

@@ -43,7 +43,8 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
     with slow_work_notice(f"reading the data ({experiment.data.name})", sys.stdout):
         federation = federation_of(experiment)
     with sole_server(experiment, federation.manifest) as folder:
-        models = experiment.runtime.models
+        # A model of places in a bank is of no use to anybody else.
+        models = experiment.runtime.models and not experiment.model.simulated
         keeps = Keeps(folder.models_root, folder.path.name) if models else None
 
         try:

@@ -18,6 +18,7 @@ import torch
 from fedapp.core.devices import pick_device
 from fedapp.core.errors import ConfigError, DataError
 from fedapp.core.settings import OWN, DataSettings, SplitSettings, window_ends
+from fedapp.data.augment import flips
 from fedapp.data.datasets import data_root, load_dataset
 from fedapp.data.in_memory import GivenSites, in_memory, registered
 from fedapp.data.inputs import UNKNOWN, DataSet
@@ -38,6 +39,7 @@ from fedapp.data.split.manifest import Manifest
 from fedapp.data.split.natural import only_sites
 from fedapp.data.split.partition import partition
 from fedapp.experiment.experiment import Experiment
+from fedapp.learn.networks import NetworkSettings
 from fedapp.methods import methods_learning_from
 from fedapp.models.maker import ModelMaker
 from fedapp.protocol.messages import SERVER_SITE
@@ -176,7 +178,8 @@ def federation_of(
                 f"data.findings = {data.findings!r}: data that are dealt have classes: give each "
                 "site data of its own"
             )
-        federation = _federation(data, split, seed, device)
+        model = experiment.model if experiment.model.simulated else None
+        federation = _federation(data, split, seed, device, model)
         _check_views(experiment, federation)
         return federation
     if not places:
@@ -262,7 +265,9 @@ def _rules_digest(data: DataSettings, split: SplitSettings, seed: int) -> str:
 
 
 @lru_cache(maxsize=1)
-def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str) -> LoadedSites:
+def _federation(
+    data: DataSettings, split: SplitSettings, seed: int, device: str, model: NetworkSettings | None
+) -> LoadedSites:
     pool, names = load_dataset(data, seed), data.site_names
     if split.deal == "natural":
         pool = only_sites(pool, data.site_names, data.name)
@@ -298,6 +303,15 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         together = _together(pool, data.name, split, patients)
         manifest = partition(pool.labels, split, seed, data.name, together, pool.sites)
     manifest = manifest.showing(split.labels)
+    are_images = pool.are_images
+    if model is not None:
+        if split.feature_shift:
+            raise ConfigError(
+                f"split.feature_shift = {split.feature_shift:g}: changes images, and those of "
+                f"model.name={model.name} are asked about once: set model.name=encoder"
+            )
+        places = model.stand_in(pool.inputs, flips(data.name))
+        pool = replace(pool, inputs=places, mean=(0.0,), std=(1.0,))
     dealt = SimulatedSites(
         pool,
         manifest,
@@ -307,7 +321,7 @@ def _federation(data: DataSettings, split: SplitSettings, seed: int, device: str
         split.prior_noise,
         names,
     )
-    return LoadedSites(dealt, pool.classes, manifest, manifest.digest(), pool.are_images)
+    return LoadedSites(dealt, pool.classes, manifest, manifest.digest(), are_images)
 
 
 def _together(

@@ -140,6 +140,15 @@ class NetworkSettings(ABC):
     """Least and greatest height and width of images, in pixels; None: inputs of any shape."""
     raw: ClassVar[bool] = False
     """Whether the network takes pixels / 255, or numbers unchanged, and normalises them itself."""
+    simulated: ClassVar[bool] = False
+    """Whether it is for simulations alone, whose sites hold what `stand_in` returns."""
+
+    def stand_in(self, images: Tensor, flip: bool) -> Tensor:
+        """Return what simulated sites hold in place of all images, float32 [N, 1].
+
+        images: uint8 [N, C, H, W]. flip: whether a mirrored image has the same class.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def network(self, inputs: tuple[int, ...], num_classes: int) -> Network:

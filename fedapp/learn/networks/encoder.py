@@ -37,10 +37,12 @@ class Body:
     def __init__(self, module: nn.Module, record: Record, name: str, sha256: str) -> None:
         self.module = module
         self._size, self.width = record.size, width(module, name, record.size)
+        self.identity = [name, sha256, asdict(record)]
+        """Everything that its answers depend on, but for this machine's arithmetic; JSON."""
         of_colours = (torch.tensor(v).view(3, 1, 1) for v in (record.mean, record.std))
         self._mean, self._std = of_colours
         self.recalled = {
-            kind: CachedAnswers(self, self.width, [name, sha256, asdict(record), str(kind)])
+            kind: CachedAnswers(self, self.width, [*self.identity, str(kind)])
             for kind in (torch.float32, torch.bfloat16)
         }
         """What it said, by the type that it computed in; only while nothing of it is trained."""
@@ -166,13 +168,17 @@ class EncoderSettings(NetworkSettings):
         beside = (str(record_beside(weights)),) if self.record_sha256 else ()
         return (weights, *beside)
 
+    def body_for(self) -> Body:
+        """Return the network without its head; this process reads it once. Raises as `network`."""
+        file = self.body, self.files[0], self.weights_sha256
+        return _body(*file, self.record_sha256, self.size)
+
     def network(self, inputs: tuple[int, ...], num_classes: int) -> Encoder:
         """Build the network; everything except the head comes from the file, on every machine.
 
         Raises ConfigError where the file is missing, or is not as the settings say.
         """
-        file = self.body, self.files[0], self.weights_sha256
-        body = _body(*file, self.record_sha256, self.size)
+        body = self.body_for()
         return Encoder(body, trained_modules(body.module, self.trained), num_classes, self.dropout)
 
     def misfit(self, inputs: tuple[int, ...]) -> str:

@@ -58,6 +58,9 @@ def feature_incompatibilities(name: str, conditions: Conditions) -> list[Incompa
     found, network = [], conditions.model
     if conditions.inputs and (rule := feature_class(name).misfit(conditions.inputs)):
         found.append(Incompatibility(conditions.size, rule))
+    if name != FROZEN and network is not None and network.simulated:
+        rule = f"{name} features are of images; of model.name={network.name}, take network"
+        found.append(Incompatibility("method.name", rule))
     if name == FROZEN and network is not None:
         if ":" not in network.name and not getattr(network, "weights_sha256", ""):
             rule = "`network` features need a trained network: set model.weights, or take hog"
