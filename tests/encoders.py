@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torchvision.models import get_model
 
+from fedapp.learn.networks.encoder_bank import Bank
+
 BODY = "shufflenet_v2_x0_5"
 """torchvision's smallest with a linear head."""
 RECORD = {"mean": [0.2, 0.3, 0.4], "std": [0.1, 0.2, 0.3], "size": 32}
@@ -39,3 +41,9 @@ def encoder_fields():
     """Settings of an encoder whose file is kept for as long as the process lives."""
     folder = Path(tempfile.mkdtemp(prefix="encoder"))
     return written(folder / "w.safetensors", drawn())
+
+
+def bank(body):
+    """A bank of three images in a folder of its own."""
+    images = torch.randint(256, (3, 1, 8, 8), dtype=torch.uint8)
+    return Bank(images, False, body, body.width, Path(tempfile.mkdtemp(prefix="bank")))

@@ -8,6 +8,7 @@ from fedapp.core.errors import ConfigError
 from fedapp.core.rng import seeded
 from fedapp.learn.networks import (
     build_model,
+    encoder_bank,
     initial_params,
     network_class,
     network_names,
@@ -16,7 +17,7 @@ from fedapp.learn.networks import (
 from fedapp.learn.networks.parts import batch_norm_names, head_names
 from fedapp.learn.params import digest_of, from_bytes, schema_of, tensors_of, to_bytes
 from fedapp.learn.uncertainty import mc_probabilities
-from tests.encoders import encoder_fields
+from tests.encoders import bank, encoder_fields
 
 CPU = torch.device("cpu")
 CASES = [
@@ -31,6 +32,7 @@ CASES = [
     ("resnet18", {}, (1, 8, 8)),
     ("encoder", {}, (3, 32, 32)),
     ("encoder", {"trained": "last", "size": 40}, (1, 32, 33)),
+    ("encoder_bank", {}, (1,)),
     ("tests.learn.own_network:small", {"units": 7}, (4, 3)),
 ]
 CLASSES = 3
@@ -40,7 +42,14 @@ every = pytest.mark.parametrize(
 
 
 def settings_of(name, fields):
-    return network_settings(name, fields | (encoder_fields() if name == "encoder" else {}))
+    own = encoder_fields() if name.startswith("encoder") else {}
+    return network_settings(name, fields | own)
+
+
+@pytest.fixture(autouse=True)
+def a_bank(monkeypatch):
+    body = settings_of("encoder", {}).body_for()
+    monkeypatch.setattr(encoder_bank, "_BANKS", [bank(body)])
 
 
 def built(name, fields, inputs, compute=torch.float32):
