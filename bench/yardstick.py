@@ -8,6 +8,7 @@ images of all sites.
 """
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Annotated
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -67,7 +69,9 @@ def measured(
     y = torch.cat([site.labels for site in sites])
     held = np.concatenate([rows(site.val) for site in sites])
     known = torch.cat([site.val_labels for site in sites])
-    tried = [LogisticRegression(C=c, max_iter=200).fit(x, y.numpy()) for c in PENALTIES]
+    with warnings.catch_warnings():  # the last digits of a bar do not matter
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        tried = [LogisticRegression(C=c, max_iter=200).fit(x, y.numpy()) for c in PENALTIES]
     model = max(tried, key=lambda one: right(one.predict_proba(held), known))
     shares = np.bincount(y.numpy()) / len(y)
     pooled, mixed = [], []
