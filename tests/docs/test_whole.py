@@ -6,9 +6,6 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT
 
-WIDE = {"index.md", "RESULTS.md", "HOSPITALS.md", "hospitals.md"}
-"""Pages whose lines are still longer. Pages called tables.md are written by `bench.study`."""
-
 
 @pytest.fixture(scope="module")
 def whole():
@@ -25,7 +22,7 @@ def whole():
 def test_nothing_is_lost_long_or_old(page, whole):
     text = page.read_text(encoding="utf-8")
     assert whole.lost(text) == []
-    assert page.name in {*WIDE, "tables.md"} or whole.long_lines(text) == []
+    assert page.name == "tables.md" or whole.long_lines(text) == []
     assert whole.old_versions(text) == []
 
 
