@@ -284,7 +284,7 @@ def test_the_gateway_bounds_an_answer_by_the_list_of_its_pieces():
     honest = max(n for n in range(longest // 64) if listed(n) <= longest)
     hostile = longest // (listed(2) - listed(1)) * piece / 2**20
     said = re.search(
-        r"(\d+) MiB always fit, more than (\d+) MiB never",
+        r"up to (\d+) MiB always fit, answers above (\d+) MiB never",
         Document.read(ROOT / "docs/DEPLOY.md").sections["How large a model may be"],
     )
     assert said and said.groups() == (str(honest * 5), str(math.ceil(hostile)))

@@ -58,7 +58,7 @@ def test_its_settings_load_and_are_the_methods():
     ours = flatten_dict(ours)
     assert config.keys() == ours.keys()
     changed = {key: said for key, said in config.items() if said != ours.get(key)}
-    assert changed == {"method.preset": "um_pfssl"}
+    assert changed == {"method.preset": "um_pfssl", "preset": "digits_demo"}
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,11 @@ def test_a_folder_of_images_is_dealt_to_simulated_sites(tmp_path):
 
 @pytest.mark.parametrize(("data", "given", "says"), [
     ("digit_demo", {}, "no such preset, YAML file or folder; did you mean 'digits_demo'"),
-    ("digits_demo", {"rounds.rounds": 1}, "and 0 can: .*rounds.num_rounds"),
+    ("digits_demo", {"rounds.rounds": 1}, "only 0 can run: .*rounds.num_rounds"),
     ("digits_demo", {"rounds.robust": "mediann"}, "no such rule; did you mean"),
     ("digits_demo", {"confidence": 0.5}, "confidence = 0.5: unknown key; valid: data, method"),
-    ("digits_demo", {"method.features": "hog"}, "and 1 can: .*not a setting of local_only"),
-    ("fedul_small", {}, "and 0 can: .*local_only cannot learn from bags"),
+    ("digits_demo", {"method.features": "hog"}, "only 1 can run: .*not a setting of local_only"),
+    ("fedul_small", {}, "only 0 can run: .*local_only cannot learn from bags"),
 ])  # fmt: skip
 def test_bad_input_is_a_line(data, given, says):
     with pytest.raises(ConfigError, match=says) as error:

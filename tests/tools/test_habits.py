@@ -38,7 +38,7 @@ def test_a_seed_as_an_option_is_the_setting(monkeypatch):
 def test_the_demo_takes_a_seed(monkeypatch):
     asked = {}
     monkeypatch.setattr(demo, "demo", lambda out, **over: asked.update(over) or [])
-    assert invoked("demo", "--seed", "3").exit_code == 0 and asked == {"seed": 3}
+    assert invoked("demo", "--seed", "3").exit_code == 0 and asked == {"seed": 3, "flower": False}
 
 
 @pytest.mark.parametrize("seeds", [("0", "1"), ("0,1",), ("0 1",), ("0,", "1")])

@@ -150,7 +150,7 @@ def execute(
         except KeyboardInterrupt:
             board.note(
                 f"interrupted: {collection.done} of {len(cells)} cells are done; the same command "
-                "goes on"
+                "continues"
             )
             _say_failed(runner.failed)
             return INTERRUPTED, collection, files

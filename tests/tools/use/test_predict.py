@@ -152,7 +152,9 @@ def test_a_run_may_be_named_in_a_models_place(run, model, images, tmp_path, monk
             shutil.rmtree(folder)
     assert invoked(tmp_path / "single", one).stdout == expected
     shutil.rmtree(tmp_path / "single" / "models")
-    assert "no site's model is here: `fedapp site" in refused(tmp_path / "single", one)
+    assert "no site's model is here: each site keeps its own model" in refused(
+        tmp_path / "single", one
+    )
     assert "no model" in refused("no-such-run", one)
 
 
