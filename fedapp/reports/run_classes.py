@@ -33,7 +33,7 @@ from fedapp.server.standings import POOLED_METRICS
 
 _ABOUT_CLASS_MIX = (
     "Share of each class among a site's labelled validation and test images, a row each; darker is "
-    "more. The server knows of no other labels. A row with few dark squares is a site that sees "
+    "more. A row with few dark squares is a site that sees "
     "few classes."
 )
 MOST_CLASSES, MOST_SITES = 40, 200
