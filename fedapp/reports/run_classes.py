@@ -33,8 +33,7 @@ from fedapp.server.standings import POOLED_METRICS
 
 _ABOUT_CLASS_MIX = (
     "Share of each class among a site's labelled validation and test images, a row each; darker is "
-    "more. A row with few dark squares is a site that sees "
-    "few classes."
+    "more. A row with few dark squares is a site that sees few classes."
 )
 MOST_CLASSES, MOST_SITES = 40, 200
 """With more classes or sites than this a matrix cannot be read, so it is not drawn."""

@@ -104,6 +104,18 @@ def test_round_0_has_the_name_that_its_method_gives_it(tmp_path: Path) -> None:
     assert "  after the solution  " in solved and "warm-up" not in solved
 
 
+def test_answers_that_repeat_the_last_rounds_stand_once_but_those_made_alone_stay() -> None:
+    """As of a method that trains nothing. That joining changed nothing must be seen."""
+    alike = dict.fromkeys(("warmup_accuracy", "common_accuracy", "alone_accuracy"), 0.75)
+    rows = [{**row, **alike, "final_accuracy": 0.75} for row in HOSPITALS[:2]]
+    text = end_block(SUMMARY, rows, Path("/r"))
+    assert "after the warm-up" not in text and "warm-up, %" not in text
+    assert "the server's average" not in text
+    assert "each site's model trained alone" in text and "alone, %" in text
+    rows[1]["warmup_accuracy"] = 0.5
+    assert "after the warm-up" in end_block(SUMMARY, rows, Path("/r"))
+
+
 def test_the_last_round_that_is_the_best_stands_once() -> None:
     mean = {**SUMMARY["mean_test_accuracy"], "best_by_validation_round": 20}
     text = end_block({**SUMMARY, "mean_test_accuracy": mean}, HOSPITALS, Path("/r"))

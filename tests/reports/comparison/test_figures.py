@@ -172,9 +172,9 @@ def test_harm_has_a_panel_a_setting_and_eight_lines_at_most(many, tmp_path):
 
 
 def test_gain_by_labels_has_the_mean_of_each_group_and_no_site_without_labels(tmp_path):
-    """By hand: +20 of 10 sites with 10 labels, +10 of 5 with 100, 0 of 5 with 200."""
+    """By hand: +20 of 10 sites with 10 or 20 labels, +10 of 5 with 100, 0 of 5 with 101."""
     labels, gains = (
-        [0] + [10] * 10 + [100] * 5 + [200] * 5,
+        [0] + [10] * 5 + [20] * 5 + [100] * 5 + [101] * 5,
         [0.4] + [0.2] * 10 + [0.1] * 5 + [0] * 5,
     )
     rows = [result("a", m, 0, 0.5) for m in ("local_only", "fixavg")]
@@ -186,7 +186,7 @@ def test_gain_by_labels_has_the_mean_of_each_group_and_no_site_without_labels(tm
     figure = gain_by_labels_figure(written(tmp_path, rows, sites), ["local_only", "fixavg"])
     _, dots, means = figure.axes[0].lines[:3]
     assert len(dots.get_xdata()) == 20
-    assert np.allclose(means.get_xdata(), [10, 100, 200])
+    assert np.allclose(means.get_xdata(), [15, 100, 101])
     assert np.allclose(means.get_ydata(), [20, 10, 0])
     few = written(tmp_path, rows, sites[:19] + sites[21:40])
     assert gain_by_labels_figure(few, ["local_only", "fixavg"]) is None
