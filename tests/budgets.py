@@ -58,15 +58,15 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/privacy": (270, 4),
     "fedapp/protocol": (1_405, 17),
     "fedapp/data": (3_830, 33),
-    "fedapp/evaluation": (800, 8),
+    "fedapp/evaluation": (835, 8),
     "fedapp/learn": (2_890, 40),
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (5_775, 66),
     "fedapp/experiment": (1_375, 9),
     "fedapp/models": (1_210, 10),
     "fedapp/site": (2_582, 17),
-    "fedapp/server": (2_330, 15),
-    "fedapp/reports": (4_560, 24),
+    "fedapp/server": (2_340, 15),
+    "fedapp/reports": (4_570, 24),
     "fedapp/simulation": (610, 8),
     "fedapp/tools": (5_320, 46),
     "fedapp/api": (550, 5),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (992, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (49_240, 405),
+    "tests": (49_300, 405),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -19,6 +19,10 @@ from fedapp.protocol.messages import Evaluation
 
 COLLAPSED_SHARE: Final = 0.9
 """A model that gives one class to so large a share of images is called collapsed."""
+ONE_ANSWER_SHARE: Final = 0.85
+"""From this share of answers of one class on, a model is compared with one answer for all."""
+NOT_TO_DECIDE: Final = "do not use it to decide."
+"""Ends each warning that must be read before a model is asked."""
 MIN_MIX_DIFFERENCE: Final = 0.2
 """Two class mixes must differ by this share of the images before a warning is given."""
 SHIFT_FALSE_ALARM_RATE: Final = 0.01
@@ -37,10 +41,42 @@ def warnings_about(found: Evaluation, labelled: int, classes: Sequence[str]) -> 
     """
     counts = np.asarray(found.confusion, dtype=np.int64)
     return [
-        *_collapsed(counts, classes),
+        *(_one_answer(counts, classes) or _collapsed(counts, classes)),
         *_never_found(counts, classes),
         *_few(found.samples, labelled, len(classes)),
         *_uncalibrated(found),
+    ]
+
+
+def one_answer(confusion: Sequence[Sequence[int]] | NDArray[np.int64]) -> tuple[int, int] | None:
+    """Return a class that nearly all answers are of, and the commonest true class.
+
+    None: fewer than `ONE_ANSWER_SHARE` of the answers are of one class, or the model is right more
+    often than always answering the commonest class, or there are fewer than `MIN_CLASS_IMAGES`
+    answers, so that it may be chance. confusion: [C, C], true class by answered class.
+    """
+    counts = np.asarray(confusion, dtype=np.int64)
+    images, answers, truth = int(counts.sum()), counts.sum(0), counts.sum(1)
+    if images < MIN_CLASS_IMAGES or answers.max() < ONE_ANSWER_SHARE * images:
+        return None
+    if counts.trace() > truth.max():
+        return None
+    top = int(answers.argmax())
+    return top, top if truth[top] == truth.max() else int(truth.argmax())
+
+
+def _one_answer(counts: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
+    """Warn of a model that is no better than one answer for all test images."""
+    if (found := one_answer(counts)) is None:
+        return []
+    top, common = found
+    right, always = int(counts.trace()), int(counts[common].sum())
+    often = f"as often ({right})"
+    if always > right:
+        often = f"more often ({always}, the model {right})"
+    return [
+        f"It answers {classes[top]!r} to {counts[:, top].sum()} of {counts.sum()} test images; "
+        f"always answering {classes[common]!r} would be right {often}: {NOT_TO_DECIDE}"
     ]
 
 
@@ -103,7 +139,8 @@ def cautions(
 ) -> list[str]:
     """Return what to know before a model is used, in three sentences.
 
-    They are about classes that were never seen, classes with few test images, and calibration.
+    They are about classes that were never seen, classes with few test images, and calibration. One
+    stands before them where the model is no better than one answer for all test images.
 
     found: its answers to test images; None: there are none. classes: names, [C]. learned: number
     of labels by class that the site learned from, [C]; None: not known, and then seen is the number
@@ -126,17 +163,19 @@ def cautions(
         return [never, "No test image has a label: how good the model is nobody knows."]
     images = [sum(row) for row in (found.confusion[1::2] if finds else found.confusion)]
     few = [f"{c} ({n})" for c, n in zip(classes, images, strict=True) if n < MIN_CLASS_IMAGES]
+    first = [] if finds else _one_answer(np.asarray(found.confusion, dtype=np.int64), classes)
     tested = f"Each class has at least {MIN_CLASS_IMAGES} test images."
     if few:
         which = _first(few) if len(few) < len(classes) else "all classes"
         tested = f"Fewer than {MIN_CLASS_IMAGES} test images, so it cannot be said how well it is "
         tested += f"found: {which}."
     if found.samples < MIN_TEST_IMAGES:
-        return [never, tested, f"{found.samples} test images cannot check its probabilities."]
+        unchecked = f"{found.samples} test images cannot check its probabilities."
+        return [*first, never, tested, unchecked]
     says = percent(sum(found.bin_confidence) / found.samples)
     right = f"{percent(found.accuracy)} % of {found.samples} test images"
     fine = f"Its probabilities: it says {says} % on average, and is right on {right}; the "
-    return [never, tested, *(_uncalibrated(found) or [f"{fine}difference may be chance."])]
+    return [*first, never, tested, *(_uncalibrated(found) or [f"{fine}difference may be chance."])]
 
 
 def _first(names: Sequence[str], most: int = 8) -> str:

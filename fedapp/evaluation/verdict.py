@@ -287,12 +287,15 @@ class SiteJoining:
     """What is known of one site: its name, its verdict, its labels to learn from alone.
 
     right: right answers of the model in use, of how many test images; None: not measured.
+    one_answer: the commonest class, where nearly all answers are of one class and this class for
+    all test images would be right as often (`reliability_warnings.one_answer`); empty: not so.
     """
 
     name: str
     verdict: Verdict
     labelled: int
     right: tuple[int, int] | None = None
+    one_answer: str = ""
 
     @property
     def line(self) -> str:
@@ -334,6 +337,12 @@ def joining_lines(
     ]
     if without and compared:
         lines.append(f"No labels to learn from alone, nothing to compare: {_first(without)}.")
+    if warned := [f"{site.name}: {site.one_answer!r}" for site in sites if site.one_answer]:
+        measured = sum(site.right is not None for site in sites)
+        lines.append(
+            f"Do not use to decide: {len(warned)} of {measured} sites ({_first(warned)}): nearly "
+            "all answers are one class, and one answer for all would be right at least as often."
+        )
     return lines
 
 

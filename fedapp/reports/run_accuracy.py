@@ -166,19 +166,18 @@ def _accuracy_figure(
 def _chart_of_each_site(run: RunRecord) -> Figure:
     """Return a small chart for each site, that with the fewest labels first."""
     charts, rows = [], []
-    for site in (site for sites in run.by_group.values() for site in sites):
+    for site in run.by_labels:
         found = run.curve(site.number)
         points = [(number, right.share) for number, right in found.items()]
         words = ""
         if found:
             first, end = found[min(found)], found[max(found)]
             words = f"{end.right}/{end.of}"
-            rows.append([site.name, percent(site.standing.facts.mu), str(first), str(end)])
+            rows.append([site.name, site.labels, str(first), str(end)])
         charts.append(Line(site.name, points, f"g{site.group}", words=words))
     said = f"{len(charts)} small charts of test accuracy, 0 to 100 %, by round."
-    table = Table(
-        "Each site, first and last", ["Site", "Labels, %", "First", "Last"], rows, labels=1
-    )
+    columns = ["Site", "Labels", "First", "Last"]
+    table = Table("Each site, first and last", columns, rows, labels=1)
     caption = (
         f"Test accuracy from 0 to 100 % over rounds 0 to {run.last_round}; at the right: right "
         "answers of test images at the end. Colour: the share of labels, as below."
@@ -258,7 +257,7 @@ def _group_panel(group: int, sites: Sequence[SiteRecord]) -> Figure:
         rows.append(
             [
                 site.name,
-                percent(site.standing.facts.mu),
+                site.labels,
                 str(before),
                 str(after),
                 f"{percent(low)} to {percent(high)}",
@@ -269,7 +268,7 @@ def _group_panel(group: int, sites: Sequence[SiteRecord]) -> Figure:
         f"Right on more images than after the warm-up: {more} of {len(sites)} sites with "
         f"{GROUPS[group]}; on fewer: {fewer}."
     )
-    columns = ["Site", "Labels, %", "Before", "After", "After, 95 % interval"]
+    columns = ["Site", "Labels", "Before", "After", "After, 95 % interval"]
     table = Table(title, columns, rows, labels=1)
     return Figure(intervals(title, drawn, said), said, table)
 
@@ -320,7 +319,7 @@ def who_gained(run: RunRecord) -> Block:
             drawn.append(IntervalRow(heading, (), ""))
         drawn += [joining_row(site) for site in sites[:MOST_OF_A_KIND]]
         rows += [_joining_cells(site, word) for site in sites]
-    columns = ["Site", "Labels, %", "Alone", "Together", "Of", "Better", "Worse", "Joining"]
+    columns = ["Site", "Labels", "Alone", "Together", "Of", "Better", "Worse", "Joining"]
     table = Table("Alone and together", columns, rows, labels=1)
     gained, lost, unknown = (len(kinds[outcome]) for outcome in _DRAWN)
     title = f"{gained} gained, {lost} lost, {unknown} cannot be told"
@@ -335,8 +334,7 @@ def joining_row(site: SiteRecord, name: str = "") -> IntervalRow:
 
     A site without labels has one mark. name: other than the site's.
     """
-    facts, pairs = site.standing.facts, site.standing.verdict.pairs
-    more = f": {facts.labelled} of {facts.training} labelled"
+    pairs, more = site.standing.verdict.pairs, f": {site.labels} labelled"
     if pairs is None:
         now = site.latest()
         assert now is not None
@@ -353,14 +351,14 @@ def joining_row(site: SiteRecord, name: str = "") -> IntervalRow:
 
 def _joining_cells(site: SiteRecord, word: str) -> list[str]:
     """Return a site's row of the table of who gained."""
-    labels, pairs = percent(site.standing.facts.mu), site.standing.verdict.pairs
+    pairs = site.standing.verdict.pairs
     if pairs is None:
         now = site.latest()
         assert now is not None
-        return [site.name, labels, DASH, str(now.right), str(now.of), DASH, DASH, word]
+        return [site.name, site.labels, DASH, str(now.right), str(now.of), DASH, DASH, word]
     known = [str(n) for n in (pairs.better, pairs.worse)] if pairs.cases else [DASH, DASH]
     counts = [str(n) for n in (pairs.alone, pairs.together, pairs.images)]
-    return [site.name, labels, *counts, *known, word]
+    return [site.name, site.labels, *counts, *known, word]
 
 
 def _change_in_images(site: SiteRecord) -> int:

@@ -172,16 +172,16 @@ def _round_zero(summary: Row) -> str:
 
 
 def _by_site(per_site: Sequence[Row], round_zero: str) -> list[str]:
-    """Return a line for each site, that with the smallest share of labels first."""
+    """Return a line for each site, that with the fewest labels first."""
     if not _measured(per_site):
         return []
     per_site = _without_repeats(per_site)
     shown = [(WARMUP, f"{round_zero}, %"), (ALONE, "alone, %"), (FINAL, "last, %")]
     shown = [(column, head) for column, head in shown if _known(per_site, column)]
     heads = "".join(f"{head:>12}" for _, head in shown)
-    head = f"{'By site, few labels first':<26}{'labelled':>10}{heads}"
+    head = f"{'Sites by number of labels':<26}{'labelled':>10}{heads}"
     lines = [f"{head}{'right / of':>13}{'95 % by image':>15}"]
-    for row in sorted(per_site, key=lambda row: (row.get("mu") or 0.0, row["site"])):
+    for row in sorted(per_site, key=_number_of_labels):
         shares = "".join(f"{percent(row.get(column)):>12}" for column, _ in shown)
         line = f"{f'  {_short_name(row)}'[:20]:<21}{_labelled(row):>15}{shares}"
         if (found := right_answers(row, FINAL)) is None:
@@ -191,6 +191,11 @@ def _by_site(per_site: Sequence[Row], round_zero: str) -> list[str]:
             line += f"{_ratio(found, row['test']):>13}{f'{low} to {high}':>15}"
         lines.append(line)
     return lines
+
+
+def _number_of_labels(row: Row) -> tuple[int, float, int]:
+    """Return what sites are sorted by; runs of earlier versions know the share alone."""
+    return row.get("labelled") or 0, row.get("mu") or 0.0, row["site"]
 
 
 def _by_labels(per_site: Sequence[Row], round_zero: str) -> list[str]:
@@ -227,7 +232,9 @@ def site_joining(row: Row) -> SiteJoining:
     why = "without a model of each kind"
     said = verdict_of(pairs) if pairs else Verdict("unknown", "accuracy", 0, why=why)
     right = None if found is None else (found, row["test"])
-    return SiteJoining(site_name(row), said, row.get("labelled") or 0, right)
+    one_answer = row.get("one_answer")
+    one = "" if one_answer is None else str(one_answer)
+    return SiteJoining(site_name(row), said, row.get("labelled") or 0, right, one)
 
 
 def _kept_models(summary: Row, per_site: Sequence[Row]) -> list[str]:

@@ -56,6 +56,11 @@ class SiteRecord:
         return label_group(self.standing.facts.mu)
 
     @property
+    def labels(self) -> str:
+        """How many of its training images have a label, as text."""
+        return f"{self.standing.facts.labelled} of {self.standing.facts.training}"
+
+    @property
     def after_warm_up(self) -> RightAnswers | None:
         """The result on the site's test images after the warm-up; None where it is not known."""
         accuracy, images = self.standing.warmup_accuracy, self.standing.facts.test
@@ -136,10 +141,14 @@ class RunRecord:
         return [one for one in found if one is not None and one.samples]
 
     @cached_property
+    def by_labels(self) -> list[SiteRecord]:
+        """The sites, that with the smallest number of labels first."""
+        return sorted(self.sites, key=lambda s: (s.standing.facts.labelled, s.number))
+
+    @cached_property
     def by_group(self) -> dict[int, list[SiteRecord]]:
         """The sites by index in `GROUPS`, fewest labels first; groups without sites are absent."""
-        order = sorted(self.sites, key=lambda s: (s.standing.facts.mu, s.number))
-        groups = {g: [s for s in order if s.group == g] for g in range(len(GROUPS))}
+        groups = {g: [s for s in self.by_labels if s.group == g] for g in range(len(GROUPS))}
         return {group: sites for group, sites in groups.items() if sites}
 
     def replies_of(self, site: int) -> Iterator[tuple[int, Row]]:

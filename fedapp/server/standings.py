@@ -25,6 +25,7 @@ from fedapp.evaluation.classification_metrics import (
 from fedapp.evaluation.findings import metric_over_findings
 from fedapp.evaluation.model_selection import Choice, candidates
 from fedapp.evaluation.ranking_metrics import PooledScores, class_means
+from fedapp.evaluation.reliability_warnings import one_answer
 from fedapp.evaluation.verdict import PAIRS, Outcome, Pairs, SiteJoining, Verdict, verdict_of
 from fedapp.learn.metrics import worst_decile
 from fedapp.methods._summed import MEAN_OF, SITES_OF, SQUARE_OF, TRAINED
@@ -142,7 +143,16 @@ class Standing:
         """What is known of the site for `joining_lines`."""
         name, tested = self.facts.name or f"site {self.facts.site}", self.latest.get("test")
         right = (tested.correct, tested.samples) if tested and tested.samples else None
-        return SiteJoining(name, self.verdict, self.facts.labelled, right)
+        return SiteJoining(name, self.verdict, self.facts.labelled, right, self.one_answer)
+
+    @property
+    def one_answer(self) -> str:
+        """The commonest class, where the model is no better than it as the answer for all."""
+        tested = self.latest.get("test")
+        if tested is None or len(tested.confusion) > self._names:  # of findings nothing is said
+            return ""
+        found = one_answer(tested.confusion)
+        return "" if found is None else self.facts.classes[found[1]]
 
     def after(
         self, reply: Reply, joins_at: float, metric: Metric = "accuracy", least: float = 0.0
@@ -465,6 +475,7 @@ class Standings:
                 **({} if site.epsilon is None else {"epsilon": site.epsilon}),
                 **({"epsilon_of": "patient"} if site.of_patients else {}),
                 **({"joined": site.joined} if site.joined else {}),
+                **({"one_answer": site.one_answer} if site.one_answer else {}),
             }
             for number, site in sorted(self.sites.items())
         ]

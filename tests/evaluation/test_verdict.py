@@ -170,7 +170,8 @@ def drawn(stream, gain):
         if not labelled or not cases:
             said = replace(said, pairs=None, why=none)
         right = (pairs.together, pairs.images) if cases else None
-        yield SiteJoining(f"site {number}", said, labelled, right)
+        one = "ill" if cases and stream.random() < 0.2 else ""
+        yield SiteJoining(f"site {number}", said, labelled, right, one)
 
 
 def test_no_two_words_of_a_run_contradict_each_other_in_1000_runs():
@@ -196,6 +197,12 @@ def test_no_two_words_of_a_run_contradict_each_other_in_1000_runs():
             if word != "unknown":
                 assert (said.gain > 0) == (said.pairs.better > said.pairs.worse) == (word == "paid")
                 assert said.pairs.cases >= MIN_TEST_IMAGES
+        warned = [one.name for one in run if one.one_answer]
+        last = rest.pop() if warned else ""
+        measured = sum(one.right is not None for one in run)
+        assert not last or last.startswith(f"Do not use to decide: {len(warned)} of {measured}")
+        assert all(f"{name}: 'ill'" in last for name in warned[:8])
+        assert "to decide" not in " ".join(rest), "the paired verdict is another question"
         if not compared:
             assert pooled.startswith("Cannot tell whether joining paid: no site") and not rest
             continue

@@ -62,10 +62,10 @@ Right answers on the sites' own test images        right / of            %  site
   the server's average of all sites, at the end       33 / 50         66.0         70.0
   each site's model trained alone, at the end         28 / 50         56.0         60.0
 
-By site, few labels first   labelled  warm-up, %    alone, %     last, %   right / of  95 % by image
+Sites by number of labels   labelled  warm-up, %    alone, %     last, %   right / of  95 % by image
+  west                        9 / 10           -           -           -  no test images
   south                     10 / 200        25.0        50.0        75.0      30 / 40   59.8 to 85.8
   north                     50 / 100        50.0        80.0        60.0       6 / 10   31.3 to 83.2
-  west                        9 / 10           -           -           -  no test images
 
 Joining paid, beyond chance: 30 of 40 test images right together, 20 alone (a network): +25.0 points
   (95 % interval +5.4 to +42.3).
@@ -80,6 +80,19 @@ Sent                12.3 MB to sites, 2.0 MB to the server; 4.0 kB more to measu
 Files in {run}
 Pictures: fedapp report trial   the sites' models: fedapp site trial"""
     assert end_block(SUMMARY, HOSPITALS, run) == expected
+
+
+def test_sites_are_by_number_of_labels_and_one_answer_for_all_is_named() -> None:
+    """A tenth of 30 are fewer labels than a twentieth of 200; a class may be called 7."""
+    small = site(3, 0.1, None, 0.9, name="mill", train=30, labelled=3, test=20, one_answer=7)
+    text = end_block(SUMMARY, [*HOSPITALS, small], Path("/r"))
+    table = text.split("Sites by number of labels")[1].splitlines()
+    assert [line.split()[0] for line in table[1:5]] == ["mill", "west", "south", "north"]
+    assert (
+        "Do not use to decide: 1 of 3 sites (mill: '7'): nearly all answers are one class, and one "
+        "answer for all would be right at least as often."
+    ) in " ".join(text.split())
+    assert "to decide" not in end_block(SUMMARY, HOSPITALS, Path("/r"))
 
 
 @pytest.mark.parametrize(("before", "line"), [

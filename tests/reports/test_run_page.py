@@ -47,7 +47,7 @@ def test_every_figure_has_its_numbers_beside_it(found):
 
 TABLES = {
     ("Before and after, site by site", "Sites with under 10 % labels"): [
-        ["east", "5.0", "1 of 5", "4 of 5", "37.6 to 96.4"]
+        ["east", "5 of 100", "1 of 5", "4 of 5", "37.6 to 96.4"]
     ],
     # Right 4, 2 and 0 of 5: cats 3, 2 and 0 of 3, dogs 1, 0 and 0 of 2.
     ("Mistakes", "Confusion matrix"): [["cat", "5", "4"], ["dog", "5", "1"]],
@@ -103,9 +103,9 @@ def test_who_gained_stands_first_in_the_words_of_its_head_and_of_the_sites_pages
     run = read_run(write_run(tmp_path, pairs=pairs))
     first = blocks_of(run)[0]
     assert table(first, "Alone and together") == [
-        ["west", "80.0", "20", "36", "40", "18", "2", "gained beyond chance"],
-        ["east", "5.0", "36", "24", "40", "1", "13", "lost beyond chance"],
-        ["north", "30.0", "20", "22", "40", "6", "4", "cannot be told"],
+        ["west", "80 of 100", "20", "36", "40", "18", "2", "gained beyond chance"],
+        ["east", "5 of 100", "36", "24", "40", "1", "13", "lost beyond chance"],
+        ["north", "30 of 100", "20", "22", "40", "6", "4", "cannot be told"],
     ]
     pooled, *named = joining_of(run)
     text = check(run_page([run])).text

@@ -90,6 +90,7 @@ def row_of(one):
     row = {"site": one.number, "labelled": facts.labelled, "test": facts.test}
     pairs = one.standing.pairs
     return row | {"final_accuracy": tested.accuracy if tested else None,
+                  "one_answer": one.standing.one_answer or None,
                   **(pairs.numbers if pairs else {})}  # fmt: skip
 
 

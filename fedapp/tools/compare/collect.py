@@ -271,7 +271,7 @@ def _scored_round(row: Row, answer: str) -> Row:
 def _scored_site(row: Row, answer: str) -> Row:
     own = row.get(f"{answer}_accuracy")
     return {
-        **row,
+        **{key: value for key, value in row.items() if key != "one_answer"},  # of the answer in use
         "warmup_accuracy": None,
         "best_round_accuracy": None,
         "by_validation_accuracy": None,

@@ -17,7 +17,7 @@ from fedapp.core.errors import DataError, RunError
 from fedapp.core.formatting import count, csv_text, duration, percent
 from fedapp.core.names import csv_cell
 from fedapp.core.progress import image_progress
-from fedapp.evaluation.reliability_warnings import shift_warnings
+from fedapp.evaluation.reliability_warnings import NOT_TO_DECIDE, shift_warnings
 from fedapp.experiment.run_folder import RunFolder, find_run
 from fedapp.models.conformal import coverage_caution
 from fedapp.models.description import DESCRIPTION
@@ -85,6 +85,9 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Predic
     if out and out.exists() and any(one.exists() and out.samefile(one) for one in images):
         raise DataError(f"{out}: it is the list of images: name another file for the answers")
     loaded, description = load_model(model, pick_device("auto"))
+    for light in description.lights:
+        if light.endswith(NOT_TO_DECIDE):  # before the answers, which it is about
+            print(f"Warning: {light}", file=sys.stderr)
     listed, tally, began = (
         list_several(images),
         Tally(asked, description.model.classes),

@@ -14,6 +14,7 @@ from PIL import Image
 from examples.demo_images import SITES
 from fedapp.core.errors import FedAppError
 from fedapp.evaluation.model_selection import Candidate
+from fedapp.evaluation.reliability_warnings import NOT_TO_DECIDE
 from fedapp.models import predict
 from fedapp.models.conformal import calibrate, prediction_sets
 from fedapp.models.evidence import Evidence, write_evidence
@@ -404,3 +405,15 @@ def test_answers_of_a_new_class_mix_are_a_warning_at_the_site_itself(model, imag
     warned = " ".join(invoked(kept, one).stderr.split())
     name = description.model.classes[int(labels[0])]
     assert "Warning: The class mix of the answers is not" in warned and f"{name!r}" in warned
+
+
+def test_a_model_no_better_than_one_answer_says_so_before_its_answers(model, images, tmp_path):
+    """The model's folder alone is there. Other warnings stay on the card and the page."""
+    kept, light = tmp_path / "north", f"It answers 'a' to 9 of 9 test images: {NOT_TO_DECIDE}"
+    shutil.copytree(model, kept)
+    assert NOT_TO_DECIDE not in invoked(kept, images / "west").stderr
+    text = json.loads((kept / "model.json").read_text())
+    text["lights"] = ["Its probabilities are too high.", light]
+    (kept / "model.json").write_text(json.dumps(text))
+    said = invoked(kept, images / "west").stderr
+    assert said.startswith(f"Warning: {light}\n") and said.count("Warning") == 1
