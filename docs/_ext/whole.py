@@ -25,8 +25,10 @@ from bench.tables import DOCUMENTS, filled
 ROOT = Path(__file__).parents[2]
 LOST = {"myst_line_comment", "myst_block_break", "myst_target", "html_block", "html_inline"}
 """Tokens of the parser whose text no reader sees."""
-MEANT = re.compile(r"\s*(<!--.*-->|</?(br|sup|sub)>)\s*", re.DOTALL)
-"""HTML that a page may have: comments, which nobody is to see, and tags that the builder knows."""
+FOLDED = r"<details>\s*<summary>.*</summary>|</details>"
+MEANT = re.compile(rf"\s*(<!--.*-->|</?(br|sup|sub)>|{FOLDED})\s*", re.DOTALL)
+"""HTML that a page may have: comments, which nobody sees, tags that the builder knows, and what
+folds a part of README, which a Git host draws."""
 WIDTH = 120
 """Characters of a line, at most: tables, code, equations and made parts excepted."""
 MADE = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1 *$|<!-- (bench:\S+) -->.*?<!-- /\2 -->", re.M | re.S)

@@ -70,6 +70,8 @@ TABLE = "| a | b |\n|---|---|\n| 1 | 2 |\n"
         (TABLE + "| `a|b` | 2 |\n", [4]),
         (TABLE + "| `a\\|b` | 2 |\n", []),
         ("19.1 %, as `<class>`\n<!-- for the one who writes -->\n<br>\n", []),
+        ("<details><summary><b>More</b></summary>\n\na\n\n</details>\n", []),
+        ("<details>\na\n</details>\n", [1]),
         ("```\n% a comment\n| a |\n```\n", []),
     ],
 )
