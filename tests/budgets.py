@@ -68,13 +68,13 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_340, 15),
     "fedapp/reports": (4_570, 24),
     "fedapp/simulation": (610, 8),
-    "fedapp/tools": (5_320, 46),
+    "fedapp/tools": (5_355, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (700, 8),
     "client_app": (992, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (49_300, 405),
+    "tests": (49_340, 405),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

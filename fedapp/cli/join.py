@@ -46,17 +46,18 @@ def check_site(
         raise ConfigError("fedapp check: needs DATA, or --server host:port and --keys FOLDER")
     console, faults = Console(), 0
     if data is not None:
-        from fedapp.experiment.config import load_experiment, parse_overrides
+        from fedapp.experiment.config import load_experiment, parse_overrides, unchecked_settings
         from fedapp.tools.check.check import Options, check
 
-        experiment = load_experiment(preset, parse_overrides(overrides or [])) if preset else None
-        patients = ""
+        given = parse_overrides(overrides or [])
+        experiment = load_experiment(preset, given) if preset else None
+        terms, said = None, unchecked_settings(preset, given) if preset else {}
         if site_folder is not None:
             from fedapp.site.terms import TERMS_FILE, read_terms
 
-            patients = read_terms(site_folder / TERMS_FILE).patients
+            terms = read_terms(site_folder / TERMS_FILE)
         reach = server if keys is None else ""  # with keys all of the way is looked at, below
-        options = Options(experiment, site_name, reach, hide_below, store_path, patients)
+        options = Options(experiment, site_name, reach, hide_below, store_path, terms, said)
         faults = check(data, options, console)
     if keys is not None:
         from fedapp.tools.check.server import show

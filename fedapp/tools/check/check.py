@@ -2,8 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,11 @@ from fedapp.data.own.entries import one_entry_per_finding
 from fedapp.data.own.train_test_split import Group, deal, groups_dealt_together
 from fedapp.evaluation.findings import two_class_names
 from fedapp.experiment.experiment import Experiment
+from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.run_folder import out_root, runs_root
+from fedapp.learn.networks import build_model
+from fedapp.methods.base import schemas
+from fedapp.site.terms import TermError, Terms
 from fedapp.tools.check import machine
 from fedapp.tools.check.composition import (
     Counts,
@@ -40,8 +44,8 @@ class Options:
     experiment: what the sites agreed upon; None: not known. site_name: the site's name, from which
     its images are split into train, val and test. server: host:port to connect to; empty: none.
     hide_below: counts from 1 to below this are not shown. store_path: where the node will keep
-    models; None: the default place. patients: the pattern in the site's own site.yaml by which
-    patients are read from paths.
+    models; None: the default place. terms: the site's own, from its site.yaml; None: not known.
+    said: the experiment's settings by dotted key, as a run brings them.
     """
 
     experiment: Experiment | None = None
@@ -49,7 +53,8 @@ class Options:
     server: str = ""
     hide_below: int = 0
     store_path: Path | None = None
-    patients: str = ""
+    terms: Terms | None = None
+    said: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 def check(data: Path, options: Options, console: Console) -> int:
@@ -58,15 +63,16 @@ def check(data: Path, options: Options, console: Console) -> int:
     Raises ConfigError if the experiment is none of sites with data of their own, and what reading
     the list of the data raises.
     """
-    experiment = _agreed(options)
+    experiment, terms = _agreed(options), options.terms
     settings = experiment.data if experiment else None
+    patients = terms.patients if terms else ""
     facts, machines = _machine(options)
     classes = settings.class_names if settings else ()
     named = settings.finding_names if settings else ()
     listing = (
-        list_agreed(data, replace(settings, patients=options.patients))
+        list_agreed(data, replace(settings, patients=patients))
         if settings
-        else list_own(data, (), options.patients)
+        else list_own(data, (), patients)
     )
     remarks = of_listing(listing.faults)
     if settings and settings.patients:
@@ -77,6 +83,8 @@ def check(data: Path, options: Options, console: Console) -> int:
             "have it left out; write `patients` into your own site.yaml, and give --site-folder"
         )
         remarks.append(fault(what, remedy))
+    if terms and experiment:
+        remarks += _refused(terms, experiment, options.said, len(listing.entries))
     if listing.entries:
         entries, hide_below = listing.entries, options.hide_below
         if listing.values is None:
@@ -115,6 +123,37 @@ def check(data: Path, options: Options, console: Console) -> int:
         remarks.append(note("no preset named", remedy))
     _print(console, facts, remarks)
     return int(any(remark.fault for remark in remarks))
+
+
+def _refused(
+    terms: Terms, experiment: Experiment, said: Mapping[str, Scalar], images: int
+) -> list[Remark]:
+    """Return a fault for each term that every run of the preset breaks, as at run time.
+
+    What only a run has is not asked: its name, its signature, the hour, what other runs have spent.
+    images: number of the site's images.
+    """
+    data, privacy = experiment.data, experiment.privacy
+    network = build_model(experiment.model, data.inputs, len(data.names))
+    steps: list[Callable[[Terms], None]] = [
+        lambda terms: terms.check_said({k: v for k, v in said.items() if k != "data.patients"}),
+        lambda terms: terms.check_run(experiment, ""),
+        lambda terms: terms.check_roles(schemas(experiment.method, network)),
+    ]
+    if privacy.clip or privacy.epsilon:
+        steps.append(lambda terms: terms.check_delta(privacy.delta, images))
+    terms, broken = replace(terms, runs=None), dict[str, str]()
+    while steps:
+        try:
+            steps[0](terms)
+        except TermError as error:
+            if error.term not in broken:  # look for others, as if this one were not there
+                broken[error.term] = str(error)
+                terms = replace(terms, **{error.term: getattr(Terms(), error.term)})
+                continue
+        del steps[0]
+    remedy = "the site would refuse every run of this preset: have it changed, or your site.yaml"
+    return [fault(what, remedy) for what in broken.values()]
 
 
 class _Samples(NamedTuple):

@@ -1,6 +1,7 @@
 """`fedapp check` says what a site's administrator must mend, and how, and its code says whether."""
 
 import io
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from typer.testing import CliRunner
 
 from fedapp.cli import app
 from fedapp.core.errors import ConfigError
+from fedapp.core.settings import PrivacySettings
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.methods import method_class
+from fedapp.site.terms import TermError, Terms
 from fedapp.tools.check import machine
-from fedapp.tools.check.check import Options, check
+from fedapp.tools.check.check import Options, _refused, check
 from fedapp.tools.check.inputs import encoder_hint
 from fedapp.tools.check.remarks import SHOWN
 from tests.own import CLASSES, agreed, experiment, image, table, text, three_sites
@@ -376,6 +379,15 @@ def test_as_a_command(tmp_path):
     assert result.exit_code == 0, result.output
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1 and "is not in data.classes" in result.output
+    (tmp_path / "site.yaml").write_text("networks: [mlp]\n")
+    with_terms = [*words, *agreed_upon, "--site-folder", str(tmp_path)]
+    result = CliRunner().invoke(app, with_terms)
+    assert (
+        result.exit_code == 1
+        and "(networks): model.name = 'resnet9' is none of mlp" in result.output
+    )
+    (tmp_path / "site.yaml").write_text("networks: [resnet9]\n")
+    assert CliRunner().invoke(app, with_terms).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -388,6 +400,50 @@ def test_as_a_command(tmp_path):
 def test_misuse_is_told_at_once(tmp_path, words, said):
     result = CliRunner().invoke(app, ["check", str(tmp_path), *words])
     assert isinstance(result.exception, ConfigError) and said in str(result.exception)
+
+
+# --- the site's own terms -------------------------------------------------------------------------
+
+
+def refusal(broken: Terms, agreed_upon) -> str:
+    """What a run of these settings is told at run time."""
+    with pytest.raises(TermError) as told:
+        broken.check_run(agreed_upon, "mine")
+    return str(told.value)
+
+
+def test_what_the_terms_would_refuse_of_the_preset_is_a_fault_in_the_words_of_a_run(tmp_path):
+    """A network that the site does not allow; without terms, and with terms that allow it, none."""
+    data = three_sites(tmp_path) / "west"
+    broken = Terms(networks=["mlp"])
+    code, output = said(data, site_name="west", terms=broken)
+    [line] = findings(output)
+    told = refusal(broken, experiment(data))
+    assert told == "this site's terms (networks): model.name = 'resnet9' is none of mlp"
+    assert code == 1 and line.startswith(f"{told} | the site would refuse every run of this preset")
+    for kind in (None, Terms(), Terms(networks=["resnet9"], runs=["a*"], hours="00:00-00:01")):
+        assert said(data, site_name="west", terms=kind)[0] == 0
+
+
+def test_every_broken_term_is_named_once_and_none_without_a_preset(tmp_path):
+    data = three_sites(tmp_path) / "west"
+    broken = Terms(methods=["fedavg"], networks=["mlp"], leaves=["numbers"], rounds_at_most=1,
+                   masked_only=True, epsilon_at_most=3)  # fmt: skip
+    _, output = said(data, site_name="west", terms=broken, said={"data.root": "/elsewhere"})
+    terms = re.findall(r"terms \((\w+)\)", " ".join(findings(output)))
+    assert terms == ["folders", "methods", "networks", "rounds_at_most", "masked_only",
+                     "epsilon_at_most", "leaves"]  # fmt: skip
+    assert "terms" not in said(data, experiment=None, terms=broken)[1]
+
+
+@pytest.mark.parametrize(("delta", "images", "says"), [
+    (1e-5, 100_000, ""), (1e-5, 100_001, "more than one in the number of images here"),
+    (0.1, 5, "is more than 1e-05"),
+])  # fmt: skip
+def test_a_delta_is_compared_with_the_number_of_the_sites_images(delta, images, says):
+    noisy = experiment(Path(), privacy=PrivacySettings(epsilon=1.0, delta=delta))
+    found = [one.what for one in _refused(Terms(epsilon_at_most=3), noisy, {}, images)]
+    assert len(found) == bool(says) and all(says in what for what in found)
 
 
 # --- bags -----------------------------------------------------------------------------------------
