@@ -15,8 +15,11 @@ def show_own_lines() -> None:
     """Show the INFO lines of this project although Flower shows warnings only.
 
     `fedapp node` has Flower show warnings only (FLWR_LOG_LEVEL), since Flower writes ten lines for
-    each message, and none of them says how far a run is.
+    each message, and none of them says how far a run is. At the end of a simulation Flower warns
+    that it ends each of its own workers: that line would be among the last that a user reads. No
+    setting of Flower or Ray hides it alone.
     """
+    log.addFilter(lambda record: not str(record.msg).startswith("Manually terminating"))
     for handler in log.handlers:
         if handler.level == logging.WARNING:
             handler.setLevel(logging.INFO)

@@ -16,6 +16,7 @@ Exit code: 0 the run completed, 1 it failed, 2 the settings are wrong, 128 + n s
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -95,11 +96,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.stop:
             print(f"{stop(_ROOT)} processes ended")
             return 0
-        return run(checkout(), args.preset, args.overrides)
+        return run(checkout(), args.preset, args.overrides) or told_to_activate()
     except FedAppError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+
+
+def activation() -> str:
+    """Return what makes this environment's commands known to the user's terminal; "" if they are.
+
+    Such as ". .venv/bin/activate". `make demo` starts a program of an environment that is not
+    active, and what it prints next are commands to type.
+    """
+    here = Path(sys.executable).parent
+    found, script = shutil.which("fedapp"), here / "activate"
+    if (found and Path(found).parent == here) or not script.is_file():
+        return ""
+    return f". {script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script}"
+
+
+def told_to_activate() -> int:
+    """Say what must come before the commands that a finished run has printed; return 0."""
+    if first := activation():
+        print(f"Before these commands, once in a terminal: {first}")
+    return 0
 
 
 def checkout() -> Path:

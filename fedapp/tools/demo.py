@@ -13,7 +13,7 @@ from fedapp.reports.report import write_reports
 from fedapp.reports.run_accuracy import who_gained
 from fedapp.reports.run_end import run_name
 from fedapp.reports.run_record import read_run
-from fedapp.simulation.flower_local import checkout, run
+from fedapp.simulation.flower_local import activation, checkout, run
 from fedapp.simulation.loopback import run_loopback
 
 PICTURE = "who-gained.svg"
@@ -39,10 +39,9 @@ def demo(out: Path | None = None, *, flower: bool = False, **over: Scalar) -> li
         raise write_error(folder, error, setting=ANOTHER) from error
     settings = {**over, "runtime.out": str(folder.parent), "runtime.run_name": folder.name}
     experiment = load_experiment(DEMO, settings)
-    sites = experiment.data.site_names or range(experiment.split.num_clients)
-    print(f"{len(sites)} simulated clinics share scikit-learn's handwritten digits. Each has a")
-    print("scanner and a mix of digits of its own; about one training image in ten is labelled.")
-    print(end="", flush=True)
+    number = experiment.split.num_clients
+    print(f"{number} simulated clinics share scikit-learn's handwritten digits. Each has its own")
+    print("scanner and mix of digits; about one training image in ten is labelled.", flush=True)
     if not flower:
         run_loopback(experiment)
     elif run(checkout(), DEMO, [f"{key}={value}" for key, value in settings.items()]):
@@ -51,12 +50,13 @@ def demo(out: Path | None = None, *, flower: bool = False, **over: Scalar) -> li
     for figure in figures:
         write_atomic(folder / PICTURE, as_file(figure.picture).encode(), durable=False)
     [page] = write_reports([str(folder)])
-    name = run_name(folder)
+    name, first = run_name(folder), activation()
     return [
         "",
         *(f"Picture of who gained: {folder / PICTURE}" for _ in figures),
         f"Page of the run:       {page}",
         "Next:",
+        *([f"  {first}      # once in a terminal"] if first else []),
         f"  fedapp site {name}",
         "      did joining pay at each site, and which model does it keep?",
         f"  fedapp run {DEMO} method.preset=um_pfssl_mi_labels rounds.num_rounds=10",

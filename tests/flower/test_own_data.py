@@ -138,13 +138,15 @@ def test_a_nodes_log_has_progress_and_none_of_flowers_routine(here, monkeypatch)
     logger = logging.getLogger("flwr")
     monkeypatch.setattr(logger, "handlers", [handler])
     show_own_lines()
-    for level, words in ((logging.INFO, "Receiving"), (logging.WARNING, "broken")):
+    flowers = "Receiving", "Manually terminating ClientAppActor"
+    levels = logging.INFO, logging.WARNING, logging.WARNING
+    for level, words in zip(levels, (*flowers, "broken"), strict=True):
         logger.handle(logging.LogRecord("flwr", level, "/flwr/x.py", 1, words, (), None))
     serve(wanted, MemoryGrid({100 + k: make(name) for k, name in enumerate(NAMES)}))
     lines = said.getvalue().splitlines()
     rounds = wanted.rounds.num_rounds
     last = [line for line in lines if f", round {rounds} of {rounds}: " in line]
-    assert lines[0] == "broken" and "Receiving" not in lines
+    assert lines[0] == "broken" and not {*flowers} & {*lines}
     assert len(last) == len(NAMES) and any(", before round 1: " in line for line in lines)
     progress = re.compile(r"run \S+, round .* done, .*B sent, \d+ of \d+ validation images right")
     assert all(map(progress.fullmatch, last))

@@ -113,6 +113,23 @@ def test_wrong_settings_end_it_before_anything_starts(monkeypatch, capsys, argum
     assert capsys.readouterr().err.startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("active", "below", "said"),
+    [(False, True, ". env/bin/activate"), (False, False, ". {}/activate"), (True, True, "")],
+)
+def test_the_commands_of_an_environment_that_is_not_active(
+    tmp_path, monkeypatch, active, below, said
+):
+    tools = tmp_path / "env/bin"
+    tools.mkdir(parents=True)
+    for name in ("python", "fedapp", "activate"):
+        (tools / name).touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tools / "python"))
+    monkeypatch.setenv("PATH", str(tools) if active else os.defpath)
+    monkeypatch.chdir(tmp_path if below else ROOT)
+    assert flower_local.activation() == said.format(tools)
+
+
 def test_orphans_in_sessions_of_their_own_are_found_and_ended(monkeypatch, tmp_path):
     """A marked process and a child of it that left its session, as Ray's do; both ignore TERM."""
     deaf = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "

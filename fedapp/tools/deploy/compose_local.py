@@ -35,6 +35,7 @@ from fedapp.core.processes import (
     with_environment_variable,
 )
 from fedapp.experiment.run_folder import runs_root
+from fedapp.simulation.flower_local import told_to_activate
 
 APP = Path(__file__).resolve().parents[3]
 MARK = "FEDAPP_COMPOSE_FOLDER"
@@ -304,7 +305,7 @@ def _demo(folder: Path, place: Path) -> int:
             time.sleep(_POLL_S)
         for run in () if place == runs else runs.iterdir():
             shutil.copytree(run, place / run.name)
-        return 1 if process.returncode else 0
+        return 1 if process.returncode else told_to_activate()
 
 
 def main(arguments: Sequence[str]) -> int:
