@@ -318,8 +318,8 @@ def joining_lines(
     compared = [one for one in sites if one.verdict.pairs is not None]
     pooled = together or pooled_pairs(one.verdict.pairs for one in compared)
     if pooled is None:
-        lines = ["Cannot tell whether joining paid: no site has test images, a model of its own "
-                 "and one that others had a part in."]  # fmt: skip
+        why = NOT_COMPARED if any(one.right for one in sites) else "no site has test images"
+        lines = [f"Cannot tell whether joining paid: {why}."]
     else:
         lines = [verdict_of(pooled, lone=lone).line]
     named: dict[Outcome, list[str]] = {"paid": [], "harmed": [], "unknown": []}
@@ -352,6 +352,10 @@ def pooled_pairs(every: Iterable[Pairs | None]) -> Pairs | None:
     return reduce(Pairs.__add__, found) if found else None
 
 
+NOT_COMPARED: Final = (
+    "the sites did not measure both a model that they trained alone and one that others had a part "
+    "in"
+)
 _NAMED: Final[Mapping[Outcome, str]] = {
     "paid": "Gained beyond chance:",
     "harmed": "Lost beyond chance:",

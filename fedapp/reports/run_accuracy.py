@@ -6,7 +6,7 @@ import numpy as np
 
 from fedapp.core.formatting import percent
 from fedapp.evaluation.confidence_intervals import wilson
-from fedapp.evaluation.verdict import Outcome, joining_lines
+from fedapp.evaluation.verdict import NOT_COMPARED, Outcome, joining_lines
 from fedapp.learn.metrics import SHARES_OF_LABELS
 from fedapp.protocol.messages import ALL_SITES, ANSWERS
 from fedapp.reports.charts import (
@@ -47,7 +47,6 @@ _ABOUT_PAIRS = (
 MOST_OF_A_KIND = 16
 """Sites of one outcome that are drawn; the table has all."""
 GAINED, NO_LABELS = "Who gained by joining", "no labels of its own"
-NOT_COMPARED = "No site has test images and both a model of its own and one of others too."
 MASKED = (
     "With masked sums the server knows the sums over all sites alone. Which sites gained, their "
     "own pages say."
@@ -308,7 +307,7 @@ def who_gained(run: RunRecord) -> Block:
         elif not site.standing.facts.labelled and site.latest():
             kinds[NO_LABELS].append(site)
     if not any(kinds[outcome] for outcome in _DRAWN):
-        return Block(GAINED, _ABOUT_GAINED, missing=NOT_COMPARED)
+        return Block(GAINED, _ABOUT_GAINED, missing=f"{NOT_COMPARED}, on test images.")
     rows, drawn = list[list[str]](), list[IntervalRow]()
     for kind, sites in kinds.items():
         word = words_of[kind]

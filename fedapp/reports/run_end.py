@@ -246,7 +246,12 @@ def _kept_models(summary: Row, per_site: Sequence[Row]) -> list[str]:
     if found["told"]:
         alone = [_short_name(row) for row in per_site if str(row["site"]) in found["alone"]]
         names = f": {_first_names(alone)}, what they trained alone" if alone else ""
-        lines.append(f"Keep their own      {_ratio(len(alone), found['told'])} sites{names}")
+        told = f"{_ratio(len(alone), found['told'])} sites, chosen on validation images{names}"
+        kept = [row for row in per_site if str(row["site"]) not in found["alone"]]
+        # Validation images choose, and test images say who lost: the two may disagree.
+        harmed = [_short_name(row) for row in kept if site_joining(row).verdict.outcome == "harmed"]
+        despite = f"; lost on test images: {_first_names(harmed)}" if harmed else ""
+        lines.append(f"Keep their own      {told}{despite}")
     return lines
 
 

@@ -95,6 +95,22 @@ def test_sites_are_by_number_of_labels_and_one_answer_for_all_is_named() -> None
     assert "to decide" not in end_block(SUMMARY, HOSPITALS, Path("/r"))
 
 
+@pytest.mark.parametrize(("alone", "pairs", "line"), [
+    ([], (40, 20, 36, 40, 1, 17),
+     "0 / 1 sites, chosen on validation images; lost on test images: south"),
+    (["1"], (40, 20, 36, 40, 1, 17),
+     "1 / 1 sites, chosen on validation images: south, what they trained alone"),
+    ([], (40, 30, 20, 40, 13, 3), "0 / 1 sites, chosen on validation images"),
+])  # fmt: skip
+def test_what_sites_keep_is_chosen_on_other_images_than_those_of_the_verdict(
+    alone, pairs, line
+) -> None:
+    kept = {"mean": 0.7, "told": 1, "alone": dict.fromkeys(alone, 3)}
+    rows = [HOSPITALS[0], {**HOSPITALS[1], **Pairs(*pairs).numbers}]
+    text = end_block({**SUMMARY, "kept": kept}, rows, Path("/r"))
+    assert f"Keep their own      {line}" in text.splitlines()
+
+
 @pytest.mark.parametrize(("before", "line"), [
     (0.76, "Training added -1.0 points to the closed form: take method.preset=one_round"),
     (0.745, "Training added +0.5 points to the closed form: take method.preset=one_round"),
@@ -175,7 +191,10 @@ def test_a_run_ends_with_the_lines_that_all_places_have() -> None:
     said = " ".join(end_block(SUMMARY, rows, Path("/r")).split())
     assert all(line in said for line in lines) and len(lines) == 4
     assert "Gained beyond chance: 12 of 12 sites (site 0, site 1, " in said and "and 4 more" in said
-    assert "Cannot tell whether joining paid: no site" in end_block(SUMMARY, many(2), Path("/r"))
+    assert (
+        "Cannot tell whether joining paid: the sites did not measure both a model that they "
+        in (end_block(SUMMARY, many(2), Path("/r")))
+    )
     summed = end_block(SUMMARY, [{**rows[0], "site": -4}], Path("/r"))
     assert "Joining paid, beyond chance: 90 of 100" in summed and "Gained" not in summed
     before = {key: value for key, value in SUMMARY.items() if key != "lone_model"}
