@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.formatting import counted
 from fedapp.core.settings import OWN
 from fedapp.data.own import Place
 from fedapp.data.sites import SiteData
@@ -110,7 +111,8 @@ def _numbered(number: object, experiment: Experiment) -> int:
         raise ConfigError(f"node config has no {need}; start the node with {how}")
     if not 0 <= number < experiment.split.num_clients:
         raise ConfigError(
-            f"partition-id {number}: the preset has {experiment.split.num_clients} sites, "
-            "numbered from 0; raise split.num_clients or start fewer nodes"
+            f"partition-id {number}: the preset has "
+            f"{counted(experiment.split.num_clients, 'sites')}, numbered from 0; raise "
+            "split.num_clients or start fewer nodes"
         )
     return number

@@ -14,6 +14,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.constant import HEARTBEAT_INTERVAL_INF
 
 from fedapp.core.errors import RunError
+from fedapp.core.formatting import counted
 from fedapp.experiment.experiment import Experiment
 from fedapp.protocol.messages import Answer, Incoming, Refusal, SiteFacts
 from fedapp.server.checks import preset_mismatch
@@ -97,10 +98,10 @@ class NodeRegistry:
             found |= {facts.site: facts for facts in self._take_answer(message, reply)}
         if self._said and not found:
             _, reason = next(iter(self._said))
-            raise RunError(f"none of {len(nodes)} nodes can take part: {reason}")
+            raise RunError(f"none of {counted(len(nodes), 'nodes')} can take part: {reason}")
         found |= self._wait_for_missing(found, end)
         if len(found) < len(nodes):
-            self.say(f"{len(nodes) - len(found)} of {len(nodes)} nodes left out")
+            self.say(f"{len(nodes) - len(found)} of {counted(len(nodes), 'nodes')} left out")
         return list(found.values())
 
     def _wait_for_missing(self, found: Mapping[int, SiteFacts], end: float) -> dict[int, SiteFacts]:
@@ -287,5 +288,5 @@ class NodeRegistry:
                 "wait"
             )
         if len(nodes) < wanted and not self._simulated():
-            self.say(f"{len(nodes)} of {wanted} sites are here and will be used")
+            self.say(f"{len(nodes)} of {counted(wanted, 'sites')} are here and will be used")
         return nodes

@@ -10,6 +10,7 @@ import yaml
 
 from fedapp.cli.shared import Overrides, Preset, app
 from fedapp.core.errors import ConfigError
+from fedapp.core.formatting import counted
 from fedapp.experiment.completion import complete_preset
 from fedapp.experiment.preset_files import first_comment, method_path, method_presets, presets
 
@@ -105,7 +106,7 @@ def show_presets(
     if split is None:
         raise ConfigError("data.name = 'own': nobody deals the sites' images: there is no split")
     split.save(manifest)
-    size = f"{len(split.site)} images, {split.num_clients} sites"
+    size = f"{counted(len(split.site), 'images')}, {counted(split.num_clients, 'sites')}"
     print(f"{manifest}: {size}, digest {split.digest()}")
     if split.particulars:
         print(split.particulars)
@@ -118,7 +119,8 @@ def _list_presets() -> None:
         experiment = load_experiment(name)
         print(
             f"{name:24} {experiment.method.name}, {experiment.data.name}, "
-            f"{experiment.split.num_clients} sites, {experiment.rounds.num_rounds} rounds"
+            f"{counted(experiment.split.num_clients, 'sites')}, "
+            f"{counted(experiment.rounds.num_rounds, 'rounds')}"
         )
     print()
     for name in method_presets():

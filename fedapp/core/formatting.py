@@ -20,6 +20,12 @@ def count(number: float | None) -> str:
     return "-" if number is None else f"{number:,.0f}"
 
 
+def counted(number: float, plural: str) -> str:
+    """Return a number and what it counts, of 1 in the singular: (1, "sites") -> "1 site"."""
+    singular = plural.removesuffix("es" if plural.endswith("sses") else "s")
+    return f"{count(number)} {singular if number == 1 else plural}"
+
+
 def size(number: float | None) -> str:
     """Return a number of bytes in decimal units: 12_345_678 -> "12.3 MB"."""
     if number is None:

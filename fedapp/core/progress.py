@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from fedapp.core.formatting import duration, percent
+from fedapp.core.formatting import counted, duration, percent
 
 PHASE_EVERY_S = 30.0
 """Seconds without any other line in a log after which a phase reports how far it is."""
@@ -77,10 +77,10 @@ class Progress:
         self._rounds, self._begins = rounds, begins
         self._round_began = self._clock()
         if self.bar is None:
-            self._say(f"{title}: {sites} sites, {rounds} rounds")
+            self._say(f"{title}: {counted(sites, 'sites')}, {counted(rounds, 'rounds')}")
         else:
             self._task = self.bar.add_task(
-                _one_line(title), total=rounds, state=f"{sites} sites", phase=""
+                _one_line(title), total=rounds, state=counted(sites, "sites"), phase=""
             )
 
     def phase(self, text: str, done: int, total: int) -> None:
@@ -88,7 +88,7 @@ class Progress:
         if self.bar is not None and self._task is not None:
             self.bar.update(self._task, phase=_one_line(f"{text} {done}/{total}"))
         elif self._clock() - self._spoke >= PHASE_EVERY_S:
-            self._say(f"{text}: {done} of {total} sites")
+            self._say(f"{text}: {done} of {counted(total, 'sites')}")
 
     def round_done(self, row: dict[str, Any]) -> None:
         """Report the results of a round; row: its row of `metrics.jsonl`."""
@@ -110,7 +110,7 @@ class Progress:
         )
         worst = percent(row.get("worst_decile_accuracy"))
         skipped = [f"{len(row['skipped'])} skipped"] if row.get("skipped") else []
-        counts = [f"{row.get('trained', 0)} sites trained", *skipped]
+        counts = [f"{counted(row.get('trained', 0), 'sites')} trained", *skipped]
         self._say(
             "  ".join([where, f"{accuracy} (worst tenth of sites {worst})", *wrong, *counts, *left])
         )

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from fedapp.core.errors import Contradiction, Incompatibility, name_suggestion
+from fedapp.core.formatting import counted
 from fedapp.core.names import SITE_NAME, folder_name
 
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -270,7 +271,9 @@ def members_of(members: str, names: Sequence[str], sites: int) -> dict[int, str]
             raise ValueError(f"{name}: a fingerprint has 64 digits of 0-9 and a-f")
         found[known.index(name)] = fingerprint
     if found and len(found) < sites:
-        raise ValueError(f"it names {len(found)} of {sites} sites: name each with its fingerprint")
+        raise ValueError(
+            f"it names {len(found)} of {counted(sites, 'sites')}: name each with its fingerprint"
+        )
     if len(set(found.values())) < len(found):
         raise ValueError("two sites have the same fingerprint: each needs its own key")
     return found
@@ -666,7 +669,7 @@ def _check_own_data(data: DataSettings, split: SplitSettings) -> Iterator[Incomp
     if data.name != OWN:
         return
     if data.sites and len(data.site_names) != split.num_clients:
-        rule = f"data.sites names {len(data.site_names)} sites"
+        rule = f"data.sites names {counted(len(data.site_names), 'sites')}"
         yield Incompatibility("split.num_clients", rule, "make the two equal")
     if split.labels == "all":
         rule = "own data have no hidden labels to reveal"
@@ -693,7 +696,7 @@ def _check_natural(data: DataSettings, split: SplitSettings) -> Iterator[Incompa
     elif split.deal != "natural" and not data.sites:
         return  # simulated sites without names have numbers
     elif len(data.site_names) != split.num_clients:
-        rule = f"data.sites names {len(data.site_names)} sites"
+        rule = f"data.sites names {counted(len(data.site_names), 'sites')}"
         yield Incompatibility("split.num_clients", rule, "make the two equal")
 
 
@@ -747,7 +750,7 @@ def _check_masked_sums(
             yield Incompatibility(key, rule, "leave it out")
     cohort, least = math.ceil(rounds.sample_rate * split.num_clients - 1e-9), privacy.least_members
     if cohort < least:
-        rule = f"{cohort} sites train in a round, and a masked sum needs {least}"
+        rule = f"a round has {counted(cohort, 'sites')}, and a masked sum needs {least}"
         too_few = split.num_clients < least  # then not even all sites would be enough
         key = "split.num_clients" if too_few else "rounds.sample_rate"
         yield Incompatibility(key, rule, "raise it")

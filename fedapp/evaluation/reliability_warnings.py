@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency
 
-from fedapp.core.formatting import percent
+from fedapp.core.formatting import counted, percent
 from fedapp.evaluation.classification_metrics import MIN_CLASS_IMAGES
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.evaluation.model_selection import USED, Candidate
@@ -107,7 +107,7 @@ def _never_found(counts: NDArray[np.int64], classes: Sequence[str]) -> list[str]
 
 def _few(images: int, labelled: int, classes: int) -> list[str]:
     lacking = [
-        f"{number} {what} image{'s' * (number != 1)}"
+        counted(number, f"{what} images")
         for number, what in ((labelled, "labelled training"), (images, "test"))
         if number < classes
     ]

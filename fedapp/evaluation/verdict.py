@@ -47,6 +47,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from scipy.special import bdtr
 
+from fedapp.core.formatting import counted
 from fedapp.core.settings import CLOSED
 from fedapp.evaluation.classification_metrics import METRIC_NAMES, Metric
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, Z95
@@ -238,9 +239,9 @@ def verdict_of(
     part = partial(Verdict, metric=metric, images=images, answers=answers, pairs=pairs, lone=lone)
     if least < MIN_TEST_IMAGES:
         needed = max(needed, MIN_TEST_IMAGES) if needed else None
-        why = f"with {images} test image{'s' * (images != 1)}"
+        why = f"with {counted(images, 'test images')}"
         if least != images:
-            why += f" of {least} patient{'s' * (least != 1)}: {MIN_TEST_IMAGES} are the least"
+            why += f" of {counted(least, 'patients')}: {MIN_TEST_IMAGES} are the least"
         return part("unknown", needed=needed, why=why)
     gain, low, high = (pairs.together - pairs.alone) / pairs.images, None, None
     side = (pairs.better - pairs.worse) * gain  # of few patients with many images: below 0
@@ -327,9 +328,8 @@ def joining_lines(
         named[one.verdict.outcome].append(one.name)
     for outcome, words in _NAMED.items() if compared else ():
         names = named[outcome]
-        lines.append(
-            f"{words} {len(names)} of {len(compared)} sites{f' ({_first(names)})' * bool(names)}."
-        )
+        who = f" ({_first(names)})" * bool(names)
+        lines.append(f"{words} {len(names)} of {counted(len(compared), 'sites')}{who}.")
     without = [
         f"{one.name} is right on {one.right[0]} of {one.right[1]} together"
         for one in sites
@@ -340,8 +340,9 @@ def joining_lines(
     if warned := [f"{site.name}: {site.one_answer!r}" for site in sites if site.one_answer]:
         measured = sum(site.right is not None for site in sites)
         lines.append(
-            f"Do not use to decide: {len(warned)} of {measured} sites ({_first(warned)}): nearly "
-            "all answers are one class, and one answer for all would be right at least as often."
+            f"Do not use to decide: {len(warned)} of {counted(measured, 'sites')} "
+            f"({_first(warned)}): nearly all answers are one class, and "
+            "one answer for all would be right at least as often."
         )
     return lines
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fedapp.core.formatting import percent
+from fedapp.core.formatting import counted, percent
 from fedapp.core.names import markdown_escaped
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.model_selection import USED, Candidate
@@ -239,9 +239,12 @@ def _limits(description: Description) -> list[str]:
             "image say less than as many of different ones, so the intervals are too narrow."
         )
     if test.images < MIN_TEST_IMAGES:
-        limits.insert(0, f"It was tested on only {test.images} images, which says almost nothing.")
+        tested = counted(test.images, "images")
+        limits.insert(0, f"It was tested on only {tested}, which says almost nothing.")
     if 0 < val.images < MIN_VALIDATION_IMAGES:
-        limits.append(f"It was chosen by only {val.images} validation images, largely by chance.")
+        limits.append(
+            f"Chosen by only {counted(val.images, 'validation images')}, largely by chance."
+        )
     note = (
         ""
         if description.model.finds

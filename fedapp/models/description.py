@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedapp.core.errors import ConfigError, RunError, one_line
-from fedapp.core.formatting import percent
+from fedapp.core.formatting import counted, percent
 from fedapp.core.names import SITE_NAME, class_name, one_visible_line
 from fedapp.core.settings import CLOSED, window_ends
 from fedapp.core.untrusted_files import first_fault, parse_json
@@ -163,7 +163,7 @@ class MeasuredAccuracy:
     def ends(self) -> str:
         """The interval as text for people, in percent."""
         said = " to ".join(map(percent, self.interval))
-        whose = f", by {self.patients} patient{'s' * (self.patients != 1)}"
+        whose = f", by {counted(self.patients, 'patients')}"
         return said + whose * bool(self.patients)
 
     @classmethod

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from fedapp.core.formatting import percent
+from fedapp.core.formatting import counted, percent
 from fedapp.reports.charts import Line, Matrix, matrix, over_rounds, shares_of
 from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_record import GROUPS, RunRecord
@@ -59,7 +59,7 @@ def _all_rounds(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:
     of = Matrix(names, names, shares, [[str(n) if n else "" for n in row] for row in counts])
     asked = [sum(row[j] > 0 for row in counts) for j in range(len(names))]
     most = max(range(len(names)), key=lambda j: asked[j])
-    said = f"Most asked: {names[most]}, by {asked[most]} of {len(names)} sites."
+    said = f"Most asked: {names[most]}, by {asked[most]} of {counted(len(names), 'sites')}."
     picture = matrix("All rounds", of, f"All rounds: {said}", "helper", "site")
     last = lists[max(lists)]
     name_of = {site.number: site.name for site in run.sites}
@@ -71,7 +71,7 @@ def _all_rounds(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:
         for site in run.sites
     ]
     table = Table("Lists at the end", ["Site", "Helpers, most related first"], rows)
-    return Figure(picture, f"Over {len(rounds)} rounds. {said}", table)
+    return Figure(picture, f"Over {counted(len(rounds), 'rounds')}. {said}", table)
 
 
 def _change(run: RunRecord, lists: Mapping[int, Lists]) -> Figure:

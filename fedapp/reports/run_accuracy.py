@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedapp.core.formatting import percent
+from fedapp.core.formatting import counted, percent
 from fedapp.evaluation.confidence_intervals import wilson
 from fedapp.evaluation.verdict import NOT_COMPARED, Outcome, joining_lines
 from fedapp.learn.metrics import SHARES_OF_LABELS
@@ -203,7 +203,7 @@ def _chart_of_groups(run: RunRecord) -> Figure:
     caption = (
         f"{len(run.sites)} sites are too many for a chart each. Line: the middle site; band: the "
         "middle half of the sites. "
-        + "; ".join(f"{GROUPS[g]}: {len(s)} sites" for g, s in run.by_group.items())
+        + "; ".join(f"{GROUPS[g]}: {counted(len(s), 'sites')}" for g, s in run.by_group.items())
         + "."
     )
     return Figure(picture, caption, Table("After the last round", columns, rows, labels=1))
@@ -264,8 +264,8 @@ def _group_panel(group: int, sites: Sequence[SiteRecord]) -> Figure:
         )
     more, fewer = (sum(sign * _change_in_images(s) > 0 for s in sites) for sign in (1, -1))
     said = (
-        f"Right on more images than after the warm-up: {more} of {len(sites)} sites with "
-        f"{GROUPS[group]}; on fewer: {fewer}."
+        f"Right on more images than after the warm-up: {more} of "
+        f"{counted(len(sites), 'sites')} with {GROUPS[group]}; on fewer: {fewer}."
     )
     columns = ["Site", "Labels", "Before", "After", "After, 95 % interval"]
     table = Table(title, columns, rows, labels=1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.core.formatting import count, percent
+from fedapp.core.formatting import count, counted, percent
 from fedapp.evaluation.classification_metrics import METRIC_NAMES, MIN_CLASS_IMAGES
 from fedapp.evaluation.confidence_intervals import wilson
 from fedapp.learn.metrics import CALIBRATION_BINS, calibration_error
@@ -157,8 +157,8 @@ def class_mix(run: RunRecord) -> Block:
     of = Matrix.of_counts(names, run.classes, [counts[site.number] for site in known])
     lacking = sum(0 in counts[site.number] for site in known)
     said = (
-        f"Images by site and class. {lacking} of {len(known)} sites have no image of some class "
-        "among these."
+        f"Images by site and class. {lacking} of {counted(len(known), 'sites')} have no "
+        "image of some class among these."
     )
     rows = [[site.name, *map(count, counts[site.number])] for site in known]
     table = Table("Labelled validation and test images", ["Site", *run.classes], rows, labels=1)

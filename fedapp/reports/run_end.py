@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from textwrap import wrap
 
-from fedapp.core.formatting import duration, percent, size
+from fedapp.core.formatting import counted, duration, percent, size
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.evaluation.verdict import Pairs, SiteJoining, Verdict, joining_lines, verdict_of
 from fedapp.experiment.run_folder import Row, runs_root
@@ -78,11 +78,11 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
 def headline(summary: Row) -> str:
     """Return the first line: what ran, and how long it took."""
     sites = summary["sites"]
-    expected = summary.get("sites_expected", sites)  # runs of earlier versions lack the key
+    expected = summary.get("sites_expected") or sites  # runs of earlier versions lack the key
     parts = [
         str(summary["method"]),
-        f"{sites} sites" if sites == expected else f"{sites} of {expected} sites",
-        f"{summary['rounds']} rounds",
+        ("" if sites == expected else f"{sites} of ") + counted(expected, "sites"),
+        counted(summary["rounds"], "rounds"),
         f"seed {summary['seed']}",
         duration(summary.get("wall_seconds")),
     ]
@@ -246,7 +246,7 @@ def _kept_models(summary: Row, per_site: Sequence[Row]) -> list[str]:
     if found["told"]:
         alone = [_short_name(row) for row in per_site if str(row["site"]) in found["alone"]]
         names = f": {_first_names(alone)}, what they trained alone" if alone else ""
-        told = f"{_ratio(len(alone), found['told'])} sites, chosen on validation images{names}"
+        told = f"{len(alone)} / {counted(found['told'], 'sites')}, chosen on validation images{names}"
         kept = [row for row in per_site if str(row["site"]) not in found["alone"]]
         # Validation images choose, and test images say who lost: the two may disagree.
         harmed = [_short_name(row) for row in kept if site_joining(row).verdict.outcome == "harmed"]

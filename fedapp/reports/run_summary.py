@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from fedapp.core.errors import ConfigError, FedAppError
-from fedapp.core.formatting import count, duration, percent, size
+from fedapp.core.formatting import count, counted, duration, percent, size
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.experiment.config import differing, load_experiment, to_plain
@@ -25,10 +25,9 @@ _MOST_WARNINGS = 40
 def result_sentence(run: RunRecord) -> str:
     """Return the result in one sentence, with the method, the data and the seed."""
     planned = run.setting("rounds", "num_rounds")
-    done = f"{run.last_round} of {planned} rounds"
-    what = (
-        f"{method_of(run)} on {run.setting('data', 'name')}, {_number_of_sites(run)} sites, {done}"
-    )
+    done = f"{run.last_round} of {counted(planned, 'rounds')}"
+    sites = counted(_number_of_sites(run), "sites")
+    what = f"{method_of(run)} on {run.setting('data', 'name')}, {sites}, {done}"
     return f"{what}, seed {run.settings.get('seed')}. {_result(run)}"
 
 
@@ -46,7 +45,8 @@ def _result(run: RunRecord) -> str:
     with_images = run.rounds[-1].get("sites_evaluated", len(tested))
     last = (
         f"After round {run.last_round} the sites' models are right on {percent(final)} % of their "
-        f"own test images, the mean over {with_images} sites ({right} of {of} images together)"
+        f"own test images, the mean over {counted(with_images, 'sites')} "
+        f"({right} of {counted(of, 'images')} together)"
     )
     start = [site.after_warm_up.share for site in run.sites if site.after_warm_up]
     began = f"; after the warm-up it was {percent(fmean(start))} %." if start else "."

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.core.formatting import percent
+from fedapp.core.formatting import counted, percent
 from fedapp.evaluation.classification_metrics import (
     METRIC_NAMES,
     METRICS,
@@ -263,8 +263,8 @@ def _quality(
         lines.append(_NO_INTERVAL)
     if patients is not None:
         lines.append(
-            f"All intervals but that of calibration are by patient: {images} test images of "
-            f"{len(set(patients.tolist()))} patients."
+            "All intervals but that of calibration are by patient: "
+            f"{counted(images, 'images')} of {counted(len(set(patients.tolist())), 'patients')}."
         )
     table = Table("Metrics", ["Metric", "%, or as said", "95 % interval"], rows, labels=1)
     return Block("How good the model is", _QUALITY, tables=[table], lines=lines)
@@ -392,7 +392,7 @@ def _class_block(results: list[ClassResult], at: float, reading: str) -> Block:
     for one in results:
         right, images, _ = one.found
         if images < MIN_CLASS_IMAGES:
-            few.append(f"{one.name}: {images} image{'' if images == 1 else 's'}")
+            few.append(f"{one.name}: {counted(images, 'images')}")
             continue
         share = _with_interval(one.found)
         drawn.append(IntervalRow(one.name, [share], f"{right} of {images}"))
@@ -446,8 +446,7 @@ def _surest_mistakes(description: Description, evidence: Evidence) -> Block | No
         pixels = image.permute(1, 2, 0).numpy()
         pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels
         shown.append((pixels, f"is {true}", f"said {said}, {sure} %"))
-    many = "" if len(rows) == 1 else "s"
-    caption = f"{len(rows)} test image{many} answered wrongly, the surest first."
+    caption = f"{counted(len(rows), 'test images')} answered wrongly, the surest first."
     table = Table("Surest mistakes", ["True class", "Said", "Probability, %"], rows, labels=2)
     reading = (
         "Wrong answers that the model was surest of. Look: is the label right? These are the "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedapp.core.errors import ConfigError, FedAppError, RunError, name_suggestion, one_line
-from fedapp.core.formatting import percent, size
+from fedapp.core.formatting import counted, percent, size
 from fedapp.evaluation.findings import COUNTS_NOTE
 from fedapp.evaluation.reliability_warnings import cautions, warnings_about
 from fedapp.experiment.run_folder import RunFolder
@@ -90,8 +90,8 @@ def view_of_run(run: RunRecord, name: str) -> SiteView:
             for said in warnings_about(one, labelled, run.classes)
             if said not in care
         ),
-        f"What run {run.name} ({method_of(run)}, {run.last_round} rounds) brought this site. The "
-        "page shows the site's own numbers; it names no other site.",
+        f"What run {run.name} ({method_of(run)}, {counted(run.last_round, 'rounds')}) brought this "
+        "site. The page shows the site's own numbers; it names no other site.",
         *run.counting_notes,
     ]
     blocks = [
@@ -160,7 +160,7 @@ def view_of_record(folder: Path, run: str) -> SiteView:
     lead = [f"What this site has in its record of run {run}. It names no other site."]
     blocks = [
         Block("The site's record", _integrity(folder), tables=[_runs(lines)]),
-        Block("What left", f"{len(sent)} answers, each with its line.", tables=[_sent(sent)]),
+        Block("What left", f"{counted(len(sent), 'answers')}, by line.", tables=[_sent(sent)]),
         Block("What was refused", "The latest first.", tables=[_refused(lines)]),
         Block("Epsilon so far", "Of the models that left, at the runs' delta.", lines=said),
     ]
@@ -294,7 +294,8 @@ def _mix(run: RunRecord, site: SiteRecord) -> Block:
         return Block(title, reading, missing=f"{len(counts)} classes are too many for a picture.")
     given = [Bar(name, [(n, "c0")], str(n)) for name, n in zip(run.classes, counts, strict=True)]
     lacking = [name for name, n in zip(run.classes, counts, strict=True) if not n]
-    said = f"{sum(counts)} images." + (f" None of: {', '.join(lacking)}." if lacking else "")
+    none = f" None of: {', '.join(lacking)}." if lacking else ""
+    said = f"{counted(sum(counts), 'images')}.{none}"
     rows = [[name, str(n)] for name, n in zip(run.classes, counts, strict=True)]
     table = Table("Images by class", ["Class", "Images"], rows, labels=1)
     return Block(title, reading, [Figure(bars("Images by class", given, said), said, table)])
@@ -361,7 +362,7 @@ def _integrity(folder: Path) -> str:
     except FedAppError as broken:
         return f"The record is BROKEN: {one_line(broken)}"
     more = f" {len(remarks)} remarks: fedapp audit." if remarks else ""
-    return f"The record is whole: {count} lines.{more}"
+    return f"The record is whole: {counted(count, 'lines')}.{more}"
 
 
 def _runs(lines: list[RecordLine]) -> Table:

@@ -7,6 +7,7 @@ from dataclasses import fields
 import numpy as np
 
 from fedapp.core.errors import ProtocolError, RunError
+from fedapp.core.formatting import counted
 from fedapp.core.settings import OWN, DataSettings
 from fedapp.data.in_memory import in_memory
 from fedapp.evaluation.findings import finding_matrices
@@ -305,7 +306,8 @@ def _numbered(
     fitting: dict[int, SiteFacts] = {}
     for site in facts:
         if not 0 <= site.site < num_clients:
-            say(f"site {site.site} left out: the preset's {num_clients} sites count from 0")
+            of = counted(num_clients, "sites")
+            say(f"site {site.site} left out: the preset's {of} count from 0")
         elif problem := preset_mismatch(site, data):
             say(f"site {site.site} left out: {problem}")
         elif site.site in fitting:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from fedapp.core.errors import DIVERGED_REMEDY, ProtocolError, RunError, StoreError
+from fedapp.core.formatting import counted
 from fedapp.core.progress import Progress
 from fedapp.experiment.experiment import Experiment
 from fedapp.learn.model_caches import PARSED_MODELS
@@ -218,8 +219,8 @@ class Phases:
                 mostly = 2 * len(lost) > len(asked - answered)
                 cause = self._newest_uploads_in(lost) if mostly else ""
                 raise RunError(
-                    f"round {self.state.round}: {len(answered)} of {len(asked)} sites answered "
-                    f"({action}), rounds.min_reply_share = {share:g} asks for more; "
+                    f"round {self.state.round}: {len(answered)} of {counted(len(asked), 'sites')} "
+                    f"answered ({action}), rounds.min_reply_share = {share:g} asks for more; "
                     f"{cause or f'{called} said: {failed[site]}'.rstrip('.')}. "
                     f"Repair the sites and {self.going_on()}"
                 )

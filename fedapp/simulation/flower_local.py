@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from urllib.error import URLError
 
 from fedapp.core.errors import ConfigError, FedAppError, RunError
-from fedapp.core.formatting import size
+from fedapp.core.formatting import counted, size
 from fedapp.core.processes import (
     adopt_orphans,
     alive,
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if args.stop:
-            print(f"{stop(_ROOT)} processes ended")
+            print(f"{counted(stop(_ROOT), 'processes')} ended")
             return 0
         return run(checkout(), args.preset, args.overrides) or told_to_activate()
     except FedAppError as error:
@@ -155,7 +155,7 @@ def _federation(plan: Plan, need: WorkerNeed | None) -> str:
     if wanted := plan.workers:
         number, limit = min(wanted, sites), "runtime.workers"
     each = f", each with up to {size(need.ram)}" if need.ram > 1 else ""
-    print(f"{number} sites at a time{each} (set by {limit})", flush=True)
+    print(f"{counted(number, 'sites')} at a time{each} (set by {limit})", flush=True)
     # Ray counts shares of a GPU in steps of 0.0001: rounded up, the last worker would not fit.
     share = min(1.0, int(1e4 * len(need.gpus) / number) / 1e4)
     parts = {

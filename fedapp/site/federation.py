@@ -17,6 +17,7 @@ import torch
 
 from fedapp.core.devices import pick_device
 from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.formatting import counted
 from fedapp.core.settings import OWN, DataSettings, SplitSettings, window_ends
 from fedapp.data.augment import flips
 from fedapp.data.datasets import data_root, load_dataset
@@ -229,8 +230,8 @@ def display_name(data: SiteData) -> str:
 def _given(sites: GivenSites, num_clients: int, device: str) -> LoadedSites:
     if num_clients != len(sites.sites):
         raise ConfigError(
-            f"split.num_clients = {num_clients}: {len(sites.sites)} sites were given: make the two "
-            "equal"
+            f"split.num_clients = {num_clients}: {counted(len(sites.sites), 'sites')} given: "
+            "make the two equal"
         )
     there = sites.to(torch.device(device))
     return LoadedSites(there, sites.classes, None, sites.digest, sites.are_images)

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.core.errors import RunError, one_line
-from fedapp.core.formatting import duration, percent, size
+from fedapp.core.formatting import counted, duration, percent, size
 from fedapp.core.progress import RECENT_ROUNDS, Progress
 from fedapp.experiment.preset_files import read_yaml
 from fedapp.experiment.run_folder import Row, RunFolder, find_run, is_running
@@ -140,7 +140,7 @@ def screen(seen: RunState, unicode: bool = True) -> RenderableType:
         if values := seen.accuracies(part):
             ends = f"{percent(values[-1])} % (best {percent(max(values))})"
             table.add_row(label, curve(values, WIDTH, _BARS if unicode else _ASCII), ends)
-    head = Text(f"{seen.name}: {seen.method}, {seen.sites} sites")
+    head = Text(f"{seen.name}: {seen.method}, {counted(seen.sites, 'sites')}")
     lines: list[RenderableType] = [head, table]
     lines += [Text(f"{label:<13}{said}") for label, said in _facts(seen)]
     warnings = seen.warnings()

@@ -1,6 +1,6 @@
 """Numbers as a person reads them."""
 
-from fedapp.core.formatting import count, duration, percent, points, size
+from fedapp.core.formatting import count, counted, duration, percent, points, size
 
 
 def test_figures() -> None:
@@ -26,3 +26,9 @@ def test_figures() -> None:
         "2 h 05 min",
         "-",
     ]
+
+
+def test_one_of_a_thing_is_singular() -> None:
+    shown = [counted(n, what) for what in ("sites", "processes") for n in (0, 1, 2)]
+    assert shown == ["0 sites", "1 site", "2 sites", "0 processes", "1 process", "2 processes"]
+    assert [counted(1, "classes"), counted(20_000, "images")] == ["1 class", "20,000 images"]

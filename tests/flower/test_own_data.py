@@ -154,7 +154,7 @@ def test_a_nodes_log_has_progress_and_none_of_flowers_routine(here, monkeypatch)
 
 def test_a_run_without_one_good_site_ends_with_the_reason(here, tmp_path):
     wanted, make, _ = here
-    with pytest.raises(RunError, match="none of 1 nodes can take part: site 'north' cannot use"):
+    with pytest.raises(RunError, match="none of 1 node can take part: site 'north' cannot use"):
         serve(wanted, MemoryGrid({100: make("north", tmp_path / "gone")}))
 
 

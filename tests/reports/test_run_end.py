@@ -69,9 +69,9 @@ Sites by number of labels   labelled  warm-up, %    alone, %     last, %   right
 
 Joining paid, beyond chance: 30 of 40 test images right together, 20 alone (a network): +25.0 points
   (95 % interval +5.4 to +42.3).
-Gained beyond chance: 1 of 1 sites (south).
-Lost beyond chance: 0 of 1 sites.
-Cannot be told: 0 of 1 sites.
+Gained beyond chance: 1 of 1 site (south).
+Lost beyond chance: 0 of 1 site.
+Cannot be told: 0 of 1 site.
 Few test images     sites north (10): under 20, mostly chance
 Classes untested    at sites north: 1 of 3
 Wrong pseudo-labels 12.3 % in the last round that could count them

@@ -158,6 +158,6 @@ def test_where_patients_are_known_intervals_are_theirs(tmp_path):
     by_patient = replace(plain, groups=torch.arange(240) // 6)
     pages = [shown(folder_of(tmp_path / name, one))
              for name, one in (("a", plain), ("b", by_patient))]  # fmt: skip
-    assert "by patient" not in pages[0] and "240 test images of 40 patients" in pages[1]
+    assert "by patient" not in pages[0] and "240 images of 40 patients" in pages[1]
     assert pages[0] != pages[1]
     assert read_evidence(tmp_path / "b" / "model").patients.tolist() == [i // 6 for i in range(240)]

@@ -86,7 +86,7 @@ def test_a_presets_settings_are_shown_as_a_preset(tmp_path):
 def test_a_presets_split_is_saved(tmp_path):
     file = tmp_path / "split.safetensors"
     said = invoked("presets", "digits_demo", "split.num_clients=4", "--manifest", str(file)).stdout
-    assert said.startswith(f"{file}: 1797 images, 4 sites, digest {Manifest.load(file).digest()}")
+    assert said.startswith(f"{file}: 1,797 images, 4 sites, digest {Manifest.load(file).digest()}")
 
 
 def test_members_are_printed_without_a_server(tmp_path):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedapp.core.errors import ConfigError, DataError, ImageError
+from fedapp.core.formatting import counted
 from fedapp.core.settings import DataSettings, SplitSettings
 from fedapp.data.folder import decode_into
 from fedapp.data.memory_map import allocate, gather_rows
@@ -94,8 +95,8 @@ def simulated_places(root: Path, settings: DataSettings, count: int) -> dict[int
         )
     if len(names) != count:
         raise ConfigError(
-            f"{root}: holds folders for {len(names)} sites, split.num_clients = {count}: make the "
-            "two equal, or name in data.sites the folders to use"
+            f"{root}: holds folders for {counted(len(names), 'sites')}, split.num_clients = "
+            f"{count}: make the two equal, or name in data.sites the folders to use"
         )
     return {k: Place(name, root / name) for k, name in enumerate(names)}
 

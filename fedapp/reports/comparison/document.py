@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import RunError
+from fedapp.core.formatting import counted
 from fedapp.core.progress import slow_work_notice
 from fedapp.reports.comparison.differences import (
     gains_table,
@@ -230,10 +231,14 @@ def _size(comparison: ComparisonRecord) -> str:
     cells = comparison.results
     planned = len(comparison.settings) * len(comparison.methods) * len(comparison.seeds)
     known = cells[["dataset", "sites", "rounds"]].dropna().drop_duplicates()
-    sized = {f"{data}: {sites:g} sites, {rounds:g} rounds" for data, sites, rounds in known.values}
+    sized = {
+        f"{data}: {counted(sites, 'sites')}, {counted(rounds, 'rounds')}"
+        for data, sites, rounds in known.values
+    }
     counts = (
         f"Methods: {len(comparison.methods)}; settings: {len(comparison.settings)}; seeds: "
-        f"{', '.join(map(str, comparison.seeds))}. {len(cells)} of {planned} cells have a result."
+        f"{', '.join(map(str, comparison.seeds))}. "
+        f"{len(cells)} of {counted(planned, 'cells')} have a result."
     )
     return " ".join([counts, *(f"{text}." for text in sorted(sized))])
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedapp.core.errors import ConfigError
+from fedapp.core.formatting import counted
 from fedapp.core.settings import OWN, SplitSettings
 from fedapp.data.folder import FORMATS
 from fedapp.data.own import Entry, Listing, list_agreed, list_own
@@ -212,7 +213,7 @@ def _passed_over(listing: Listing) -> list[Remark]:
         return []
     endings = Counter(Path(name).suffix.lower() or "none" for name in listing.passed_over)
     said = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(5))
-    what = f"{endings.total()} files are ignored, by ending: {said}"
+    what = f"{counted(endings.total(), 'files')} ignored, by ending: {said}"
     return [note(what, f"images must be {FORMATS}; save others as PNG")]
 
 

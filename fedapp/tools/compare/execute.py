@@ -21,7 +21,7 @@ from rich.progress import TaskID
 from fedapp.core.devices import pick_device
 from fedapp.core.disk import write_error
 from fedapp.core.errors import ConfigError, RunError
-from fedapp.core.formatting import duration, percent, size
+from fedapp.core.formatting import counted, duration, percent, size
 from fedapp.core.processes import signals_as_exit
 from fedapp.core.progress import Progress
 from fedapp.experiment.run_folder import COMPARISON_LOCK, locked
@@ -66,7 +66,9 @@ class ComparisonProgress(Progress):
         if self.bar is None or self._task is None:
             if self._clock() - self._spoke >= LOG_LINE_S:
                 each = ", ".join(f"{name} {_place(*at)}" for name, at in running.items())
-                what = "  ".join(filter(None, [f"{done} of {self._total} cells", state, each]))
+                what = "  ".join(
+                    filter(None, [f"{done} of {counted(self._total, 'cells')}", state, each])
+                )
                 self._say(what)
             return
         self.bar.update(self._task, completed=done, state=state)
@@ -143,8 +145,7 @@ def execute(
         runner = Runner(cells, board, ended, driver=driver, keep_models=keep_models)
         todo = runner.todo()
         done = collection.done
-        number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-        board.note(f"{grid.title}: {number}, {done} done before, in {out}")
+        board.note(f"{grid.title}: {counted(len(cells), 'cells')}, {done} done before, in {out}")
         try:
             runner.run(jobs or _jobs(todo, driver, board))
         except KeyboardInterrupt:
@@ -244,7 +245,7 @@ def _jobs(todo: Sequence[Cell], driver: Driver, board: ComparisonProgress) -> in
         int(need.gpus[0] * USABLE_SHARE // (processes * need.gpu)) for need in known if need.gpus
     ]
     number = max(min(limits), 1)
-    board.note(f"{number} cells at a time, each with up to {size(ram)}")
+    board.note(f"{counted(number, 'cells')} at a time, each with up to {size(ram)}")
     return number
 
 

@@ -21,7 +21,7 @@ import yaml
 
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError
-from fedapp.core.formatting import percent
+from fedapp.core.formatting import counted, percent
 from fedapp.experiment.preset_files import Scalar, parse_scalar
 from fedapp.reports.comparison.summary import aligned
 from fedapp.tools.compare.grid import MIX, Grid, Setting, Tune
@@ -110,8 +110,9 @@ def budget(grid: Grid, runs: int, rounds: int) -> str:
     methods = len([label for label in grid.methods if label != MIX and tune.values[label]])
     settings = len(tune.settings or grid.settings)
     return (
-        f"{tune.budget} candidates of each of {methods} methods, {settings} settings, "
-        f"{len(tune.seeds)} seeds: {runs} runs, {rounds} rounds in all"
+        f"{counted(tune.budget, 'candidates')} of each of {counted(methods, 'methods')}, "
+        f"{counted(settings, 'settings')}, {counted(len(tune.seeds), 'seeds')}: "
+        f"{counted(runs, 'runs')}, {counted(rounds, 'rounds')} in all"
     )
 
 

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedapp.core.errors import FedAppError, one_line
-from fedapp.core.formatting import size
+from fedapp.core.formatting import counted, size
 from fedapp.protocol.messages import EPSILON
 from fedapp.site.record import Line, Record, by_run, minute
 from fedapp.tools.node.approvals import Approvals
@@ -31,7 +31,7 @@ def audit(folder: Path, console: Console, export: Path | None) -> bool:
         nothing = (
             "there is no record: name the folder of `fedapp node --site-folder`, or its --keys"
         )
-        said = f"{record.path}: {f'whole, {count} lines' if count else nothing}"
+        said = f"{record.path}: {'whole, ' + counted(count, 'lines') if count else nothing}"
         console.print(said, highlight=False, soft_wrap=True)
         for remark in [*remarks, *_unrecorded(folder, record)]:
             console.print(f"worth a look: {escape(remark)}", highlight=False, soft_wrap=True)
@@ -46,7 +46,7 @@ def audit(folder: Path, console: Console, export: Path | None) -> bool:
             rows = csv.DictWriter(file, COLUMNS)
             rows.writeheader()
             rows.writerows(map(_row, lines))
-        console.print(f"{export}: {len(lines)} lines", highlight=False)
+        console.print(f"{export}: {counted(len(lines), 'lines')}", highlight=False)
     return whole
 
 

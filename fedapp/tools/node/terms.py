@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedapp.core.formatting import counted
 from fedapp.experiment.preset_files import CONF
 from fedapp.experiment.signed_runs import fingerprint, public_key
 from fedapp.protocol.secure_aggregation.site_session import MIN_MEMBERS
@@ -96,8 +97,8 @@ def _privacy(terms: Terms) -> Iterator[str]:
     if terms.masked_only or terms.members is not None or terms.colluding_at_least > 1:
         count = terms.colluding_at_least
         yield (
-            f"If a masked run has noise, the noise suffices even if {count} members tell the "
-            "server all that they know."
+            f"If a masked run has noise, the noise suffices even if {counted(count, 'members')} "
+            "should tell the server everything."
         )
     asked = {
         "privacy.clip at most": terms.clip_at_most,

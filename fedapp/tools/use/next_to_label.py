@@ -6,8 +6,7 @@ from pathlib import Path
 from fedapp.core.devices import pick_device
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError, DataError
-from fedapp.core.formatting import count as counted
-from fedapp.core.formatting import csv_text
+from fedapp.core.formatting import counted, csv_text
 from fedapp.core.progress import image_progress
 from fedapp.models.listing import list_images
 from fedapp.models.model import load_model
@@ -45,14 +44,12 @@ def next_to_label(folder: Path, images: Path, count: int, out: Path) -> list[str
     chosen = sorted(asked, key=lambda one: one.lead)[:count]  # ties keep the images' order
     write_atomic(out, _table(chosen).encode(), durable=False)
     lines = [
-        f"{out}: {len(chosen)} of {counted(len(asked))} images without a label chosen",
+        f"{out}: {len(chosen)} of {counted(len(asked), 'images')} without a label chosen",
     ]
     if passed := len(listed) - len(open_ones):
-        lines.append(f"images with a label, ignored: {counted(passed)}")
+        lines.append(f"images with a label, ignored: {passed:,}")
     if unread := len(open_ones) - len(asked):
-        lines.append(
-            f"images that cannot be used: {counted(unread)}; `fedapp predict` names the first"
-        )
+        lines.append(f"images that cannot be used: {unread:,}; `fedapp predict` names the first")
     return lines
 
 

@@ -14,7 +14,7 @@ import torch
 from fedapp.core.devices import pick_device
 from fedapp.core.disk import open_atomic
 from fedapp.core.errors import DataError, RunError
-from fedapp.core.formatting import count, csv_text, duration, percent
+from fedapp.core.formatting import count, counted, csv_text, duration, percent
 from fedapp.core.names import csv_cell
 from fedapp.core.progress import image_progress
 from fedapp.evaluation.reliability_warnings import NOT_TO_DECIDE, shift_warnings
@@ -109,7 +109,7 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Predic
     tally.unread = _write(out, len(listed), COLUMNS, rows())
     where = "" if out is None else f"{out}: "
     taken = duration(time.monotonic() - began)
-    print(f"{where}{count(len(listed))} images in {taken}", file=sys.stderr)
+    print(f"{where}{counted(len(listed), 'images')} in {taken}", file=sys.stderr)
     lines = tally.lines(coverage_caution(description.calibration, asked.coverage))
     for line in [*lines, *_reliability_lines(model, tally)]:
         print(line, file=sys.stderr)

@@ -274,7 +274,7 @@ def test_odd_images_are_noted(tmp_path):
         "all images are smaller than 32 x 32 pixels",
         "all images are longer than wide or wider than long by over 10 %",
     ]
-    assert "1 files are ignored, by ending: .nii (1)" in notes
+    assert "1 file ignored, by ending: .nii (1)" in notes
     assert "3 sizes from 40 x 8 to 40 x 10 pixels" in output
 
 

@@ -107,7 +107,7 @@ def test_dicom_without_its_ending_is_read(tmp_path):
         dicom(tmp_path / "unlabelled" / name, VALUES)
     (tmp_path / "unlabelled" / "notes").write_text("no DICOM")
     _, output = said(tmp_path)
-    assert any(line.startswith("1 files are ignored, by ending: none (1)") for line in
+    assert any(line.startswith("1 file ignored, by ending: none (1)") for line in
                findings(output, "note"))  # fmt: skip
     fit = experiment(tmp_path, data=agreed(window="0, 4095"))
     assert findings(said(tmp_path, experiment=fit)[1]) == []

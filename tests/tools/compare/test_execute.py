@@ -158,7 +158,7 @@ def test_no_estimate_before_anything_was_done(clock: Clock):
         board.began(total=1, done=0, rounds=5)
         clock.now = LOG_LINE_S
         board.show({"a": (-1, 4)}, 0, 0, 5)
-    assert out.getvalue() == "0 of 1 cells  a warm-up\n"
+    assert out.getvalue() == "0 of 1 cell  a warm-up\n"
 
 
 def test_a_terminal_gets_a_bar_for_each_running_cell(clock: Clock):

@@ -294,7 +294,7 @@ def test_the_budget_is_said_before_anything_runs(
     words = ["--candidates", f"{KEY}=0.02,0.04", "--jobs", "1", "--out", str(tmp_path / "out")]
     found = CliRunner().invoke(cli.app, ["compare", str(grid_file(tmp_path)), "--tune", *words])
     assert found.exit_code == 0, found.output
-    said = "2 candidates of each of 2 methods, 1 settings, 1 seeds: 4 runs, 12 rounds in all"
+    said = "2 candidates of each of 2 methods, 1 setting, 1 seed: 4 runs, 12 rounds in all"
     assert found.output.startswith(said)
     written = yaml.safe_load((tmp_path / "out" / "tiny.yaml").read_text())
     assert written["methods"]["fixavg"][KEY] == 0.02
