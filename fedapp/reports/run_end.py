@@ -246,7 +246,7 @@ def _kept_models(summary: Row, per_site: Sequence[Row]) -> list[str]:
     if found["told"]:
         alone = [_short_name(row) for row in per_site if str(row["site"]) in found["alone"]]
         names = f": {_first_names(alone)}, what they trained alone" if alone else ""
-        told = f"{len(alone)} / {counted(found['told'], 'sites')}, chosen on validation images{names}"
+        told = f"{_ratio(len(alone), found['told'])} sites, chosen on validation images{names}"
         kept = [row for row in per_site if str(row["site"]) not in found["alone"]]
         # Validation images choose, and test images say who lost: the two may disagree.
         harmed = [_short_name(row) for row in kept if site_joining(row).verdict.outcome == "harmed"]
