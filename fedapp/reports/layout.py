@@ -66,6 +66,17 @@ class Table:
     notes: Sequence[str] = ()
     labels: int = 2
 
+    @property
+    def alike(self) -> int:
+        """How many first columns a page leaves out: that of the settings, where there is one."""
+        one = len({row[0] for row in self.rows}) == 1
+        return int(self.labels > 1 and self.columns[0] == "Setting" and one)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no number is known."""
+        return all(entry == DASH for row in self.rows for entry in row[self.labels :])
+
     def begins_group(self, index: int) -> bool:
         """Tell whether row `index` is the first of its group, where groups have several rows."""
         groups = [row[0] for row in self.rows]
@@ -170,8 +181,6 @@ def blocks_page(
         first=first,
         subjects=shown,
         left_out=left_out,
-        light=Markup(LIGHT),  # noqa: S704
-        dark=Markup(DARK),  # noqa: S704
     )
 
 
@@ -185,7 +194,8 @@ def html_page(kind: str, **of: object) -> str:
         lstrip_blocks=True,
     )
     environment.tests["best"] = lambda entry: isinstance(entry, BestEntry)
-    return environment.get_template(f"{kind}.html.j2").render(of)
+    colours = {"light": Markup(LIGHT), "dark": Markup(DARK)}  # noqa: S704
+    return environment.get_template(f"{kind}.html.j2").render(of, **colours)
 
 
 def to_markdown(title: str, sections: Iterable[Section]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
 ]
+ROOT = Path(__file__).parents[2]
 AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core/axe.min.js"))
 """The file of axe-core (npm install axe-core), which looks for what keeps people from a page."""
 WRONG = """axe.run().then(found => JSON.stringify(found.violations.flatMap(rule => rule.nodes.map(
@@ -34,13 +36,15 @@ REACHED = """var all = [...document.querySelectorAll("body *")].filter(e => e.ch
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """A browser, and every kind of page: a run's, a site's of both kinds."""
+    """A browser, and every kind of page: a run's, a site's of both kinds, a comparison's."""
     tmp_path = tmp_path_factory.mktemp("pages")
     run = write_run(tmp_path / "runs")
     pages = {"run": write_reports([str(run)])[0], "site": write_reports([str(run)], site="0")[0]}
     folder = folder_of(tmp_path, evidence([0, 1, 2, 3] * 30))
     pages["own"] = tmp_path / "own.html"
     pages["own"].write_text(site_page(view_of_model(folder)))
+    grid = shutil.copytree(ROOT / "tests/golden/kept/grid", tmp_path / "grid")
+    pages["comparison"] = write_reports([str(grid)])[1]
     with browser(tmp_path / "profile") as seen:
         yield seen, {name: page.as_uri() for name, page in pages.items()}
 
@@ -99,10 +103,11 @@ def test_the_enter_key_opens_numbers_which_then_are_reached_too(shown):
     assert seen.value("document.activeElement.closest('details[open]') != null")
 
 
+@pytest.mark.parametrize("name", ["run", "comparison"])
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_browser_shows_the_page_light_and_dark(shown, tmp_path, dark):
+def test_a_browser_shows_the_page_light_and_dark(shown, tmp_path, dark, name):
     seen, pages = shown
-    seen.open(pages["run"], 380, dark)
+    seen.open(pages[name], 380, dark)
     seen.shot(tmp_path / "shot.png")
     assert not seen.said
     with Image.open(tmp_path / "shot.png") as image:

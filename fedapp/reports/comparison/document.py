@@ -112,7 +112,11 @@ def _sections(
         return [Section(SUMMARY, weak), made]
     several = len(comparison.methods) > 1
     of_settings = {name: compare_with_best(comparison.units(name)) for name in comparison.settings}
-    told = [f"{name}: {in_words(found)}" for name, found in of_settings.items() if found]
+    told = [
+        f"{name}: {in_words(found, comparison.label)}"
+        for name, found in of_settings.items()
+        if found
+    ]
     gains = gains_table(comparison)
     harms = [harm_table(comparison, found) for found in references_of(comparison)]
     tables = {
@@ -120,7 +124,7 @@ def _sections(
         ACCURACY: _accuracy(comparison, numbers),
         SWEEPS: _swept(comparison, numbers),
         DIFFERENCES: [paired_table(comparison, reference)] if several else [],
-        HARM: [*([gains] if gains else []), *harms] if several else [],
+        HARM: [one for one in (gains, *harms) if one and not one.empty] if several else [],
         FAIRNESS: [fairness_table(comparison), label_table(comparison)],
         COST: [cost_table(comparison)],
         MISTAKES: [],

@@ -1,6 +1,6 @@
 """A comparison on the screen: a short table, and which differences are significant, in words."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from statistics import fmean
 
 from fedapp.core.formatting import count, percent, points
@@ -19,26 +19,26 @@ _RULES = {VALIDATION: "at the round chosen by validation", LAST: "after the last
 """How the round was chosen, in words."""
 
 
-def in_words(told: BestComparison) -> str:
-    """Return which methods are worse than the best one, and which cannot be told from it.
+def in_words(told: BestComparison, called: Callable[[str], str] = str) -> str:
+    """Return which method is best, which are worse, and which cannot be told from it.
 
-    Differences are in percentage points of accuracy.
+    Differences are in percentage points of accuracy. called: the name of a method in the text.
     """
+    said = [f"{called(told.best)} is highest"]
     if told.runs < 2:
-        return f"{told.best} is highest; one seed tells nothing about other seeds."
+        return f"{said[0]}; one seed tells nothing about other seeds."
     if told.median_half_width is None:
-        return f"{told.best} is highest; no difference varies over the seeds, so none has a test."
-    said = [
-        f"over {told.runs} seeds half of the pairs must differ by "
-        f"{100 * told.median_half_width:.1f} points or more to be told from chance"
-    ]
-    if told.worse:
-        shown = ", ".join(f"{m} ({points(told.differences[m].value)})" for m in told.worse)
-        said.append(f"below {told.best} beyond chance: {shown}")
-    if told.undecided:
-        shown = ", ".join(f"{m} ({points(told.differences[m].value)})" for m in told.undecided)
-        said.append(f"not told from {told.best}, the highest: {shown}")
-    return "; ".join(said) + "."
+        return f"{said[0]}; no difference varies over the seeds, so none has a test."
+    for words, methods in (
+        ("below it beyond chance", told.worse),
+        ("cannot be told from it", told.undecided),
+    ):
+        shown = ", ".join(f"{called(m)} ({points(told.differences[m].value)})" for m in methods)
+        said += [f"{words}: {shown}"] * bool(methods)
+    return (
+        f"{'; '.join(said)}. Over {told.runs} seeds half of the pairs must differ by "
+        f"{100 * told.median_half_width:.1f} points or more to be told from chance."
+    )
 
 
 def overview(comparison: ComparisonRecord, by: Metric = "accuracy") -> str:

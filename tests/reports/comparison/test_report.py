@@ -63,7 +63,7 @@ def test_both_forms_say_the_same_whatever_the_names_are_and_load_nothing_from_el
     paths = write_report(tmp_path)
     text, markdown = ((tmp_path / f"tables.{k}").read_text("utf-8") for k in ("html", "md"))
     page = Page(text)
-    for said in page.seen:
+    for said in {*page.seen} - {"Skip to the content"}:
         assert escaped(html.unescape(said)) in markdown, said
     assert NASTY in page.seen and "a|<i>b" in page.seen
     assert not {"b", "i", "script"} & {tag for tag, _ in page.attributes}

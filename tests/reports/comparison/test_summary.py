@@ -83,9 +83,11 @@ def test_at_the_extremes_nothing_is_told():
 
 def test_in_words():
     text = in_words(compare_with_best(FOUND))
-    assert text.startswith("over 3 seeds half of the pairs must differ by ") and text.endswith(".")
-    assert "points or more to be told from chance; " in text
-    assert "below average beyond chance: alone (-20.0); not told from average, the highest:" in text
+    best = "average is highest; below it beyond chance: alone (-20.0); cannot be told from it: "
+    assert text.startswith(best) and ". Over 3 seeds half of the pairs must differ by " in text
+    assert text.endswith(" points or more to be told from chance.")
+    named = in_words(compare_with_best(FOUND), str.upper)
+    assert named.startswith(best.replace("average", "AVERAGE").replace("alone", "ALONE"))
 
 
 def test_units_are_sites_of_seeds_with_a_test_and_of_another_metric_seeds(tmp_path):
