@@ -66,7 +66,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/models": (1_210, 10),
     "fedapp/site": (2_582, 17),
     "fedapp/server": (2_345, 15),
-    "fedapp/reports": (4_570, 24),
+    "fedapp/reports": (4_585, 24),
     "fedapp/simulation": (610, 8),
     "fedapp/tools": (5_355, 46),
     "fedapp/api": (550, 5),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (49_340, 405),
+    "tests": (49_360, 405),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
