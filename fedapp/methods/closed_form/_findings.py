@@ -57,6 +57,7 @@ from fedapp.methods.closed_form._discriminant import (
 )
 from fedapp.methods.closed_form._server import (
     TaskModels,
+    by_digest,
     contents_sent,
     defaults_of,
     gather_sums,
@@ -185,7 +186,7 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     lent, senders, replies = yield from gather_sums(rnd, name)
     if not replies:
         return server_contents(rnd)
-    rows = [rnd.pool.read(rnd.pool.latest(k, SUMS)) for k in senders]
+    rows = [rnd.pool.read(rnd.pool.latest(k, SUMS)) for k in by_digest(rnd, senders, SUMS)]
     every = [Sums.from_params(row) for row in rows]
     total, seen = sum_of(every), torch.stack([one.counts.view(-1, 2) for one in every])
     if not total.counts.sum():
@@ -199,7 +200,9 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     else:
         priors = [mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]
     prior = torch.stack(priors)
-    before = log_prior(defaults_of(rnd, name).default_temperature)
+    usual = defaults_of(rnd, name).default_temperature
+    read = total.counts.view(-1, 2)
+    before = torch.stack([log_prior(usual, counts, len(total.total)) for counts in read])
     known = (total.counts.view(-1, 2) > 0).all(1).repeat_interleave(2)
 
     def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
@@ -220,14 +223,14 @@ def _solution(
 ) -> Phases[tuple[FindingSolution, float]]:
     """Return the solution by the candidates with most votes, and the labels' log-likelihood.
 
-    before: as of `log_prior`.
+    before: as of `log_prior` for each finding, [F, N].
     """
     found = [_heads(one) for one in by_finding(sums)]
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))
     grid = rnd.pool.put(flat_head(weights, biases), GRID)
     replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
     votes = [one[LOGLIK].double() for _, one in contents_sent(rnd, replies, VOTES)]
-    likely = before + sum(votes, torch.zeros(len(found) * len(before))).view(len(found), -1)
+    likely = before + sum(votes, torch.zeros(before.numel())).view(before.shape)
     most, best = likely.max(1)
     ridge, place = best // len(TEMPERATURES), best % len(TEMPERATURES)
     each, t = torch.arange(len(found)), torch.tensor(TEMPERATURES)[place].double()

@@ -36,7 +36,12 @@ from torch import Tensor
 
 from fedapp.learn.params import Params
 from fedapp.methods.closed_form._contents import MIN_LOGLIK, OWN_WEIGHTS, RELEASED, TOTALS, Solution
-from fedapp.methods.closed_form._discriminant import Classes, Sums, raise_unseen_logits
+from fedapp.methods.closed_form._discriminant import (
+    Classes,
+    Sums,
+    noise_of,
+    raise_unseen_logits,
+)
 
 RADIUS = 0.6
 """An image's distance from the middle is clipped to this length."""
@@ -292,12 +297,14 @@ def classes_of(total: Released, noise: float, middle: Tensor) -> Classes:
     clear = denoised(moment, noise * math.sqrt(2 * size) / total.weight)
     whole, floor = clear.moment, clear.floor
     sums = counts[:, None] * shrunk_means(apart, erring, counts, clear)
-    found = Classes(counts, torch.zeros_like(sums), whole, images)
+    exact = noise_of(counts)
+    found = Classes(counts, torch.zeros_like(sums), whole, images, exact)
     if bool(counts.any()):
         found = Classes.of(Sums(counts, sums, images, torch.zeros_like(middle), images * whole))
     values, vectors = found.spectrum
     within = (vectors * values.clamp_min(floor)) @ vectors.T
-    return Classes(counts, middle + RADIUS * (mean + found.means), RADIUS**2 * within, images)
+    means = middle + RADIUS * (mean + found.means)
+    return Classes(counts, means, RADIUS**2 * within, images, exact)
 
 
 def solution_of(classes: Classes, default_temperature: float) -> Solution:

@@ -1,7 +1,7 @@
 """The server's side of the closed form: it asks for sums, adds them up, and solves."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -65,20 +65,27 @@ from fedapp.methods.closed_form._protected import (
 from fedapp.privacy.accountant import Protection
 from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply
 
-DEFAULT_RIDGE = 1.0
-"""lambda where there is no validation image; the temperature depends on the features."""
+LEAST_RIDGE, MOST_RIDGE = 1.0, 10.0
+"""lambda where there is no validation image lies between them, higher the fewer labels there are.
+Above the second the temperature would have to be another one."""
+RIDGE_FOR_NOISE = 0.4
+"""That lambda, in units of the number of features for each labelled image of a class."""
 MOST_GUESSES = 8
 """Default limit of how often classes of unlabelled images are guessed. Guessing ends earlier where
 labels become no likelier: with many labels after one or two times."""
 
 
-def log_prior(default_temperature: float) -> Tensor:
+def log_prior(default_temperature: float, counts: Tensor, size: int) -> Tensor:
     """Return the log-prior of each lambda and temperature, to which votes are added: float64 [N].
 
-    It is log-normal around `DEFAULT_RIDGE` and the features' default temperature.
+    It is log-normal around the features' default temperature and a lambda that grows with the noise
+    of class means. counts: [C], labelled images of each class. size: number of features.
     """
+    by_class = float(counts.sum()) / max(int((counts > 0).sum()), 1)
+    usual = RIDGE_FOR_NOISE * size / max(by_class, 1.0)
+    usual = min(max(usual, LEAST_RIDGE), MOST_RIDGE)
     each = [
-        (math.log10(ridge / DEFAULT_RIDGE), math.log(t / default_temperature))
+        (math.log10(ridge / usual), math.log(t / default_temperature))
         for ridge in RIDGES
         for t in TEMPERATURES
     ]
@@ -138,7 +145,7 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         labels.append(sums.counts)
         return sums
 
-    total = sum_of(map(sums_of, senders))
+    total = sum_of(map(sums_of, by_digest(rnd, senders, SUMS)))
     if not total.counts.sum():
         raise RunError(
             "no site has a labelled image, and the closed form needs some: label images at one "
@@ -150,7 +157,7 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
     else:
         prior = mean_mix(torch.stack(labels))
     features = defaults_of(rnd, name)
-    before = log_prior(features.default_temperature)
+    before = log_prior(features.default_temperature, total.counts, len(total.total))
     solution, likely = yield from _solution(rnd, total, prior, before, lent)
     if own:
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
@@ -229,7 +236,8 @@ def _protected(rnd: Round, name: str, protection: Protection) -> Phases[dict[str
     if not replies:
         return server_contents(rnd)
     middle = rnd.pool.read(rnd.pool.common(MIDDLE))[MIDDLE]
-    rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in senders)
+    ordered = by_digest(rnd, senders, RELEASED)
+    rows = (rnd.pool.read(rnd.pool.latest(site, RELEASED)) for site in ordered)
     total = reduce(add, (Released.from_params(row, classes, size) for row in rows))
     variance: float = len([site for site in senders if site != SERVER_SITE])
     if rnd.masked:
@@ -359,7 +367,16 @@ def elect(
 
 
 def contents_sent(rnd: Round, replies: Sequence[Reply], role: str) -> Iterator[tuple[int, Params]]:
-    """Yield the contents of a role that arrived, each with its site; missing ones are skipped."""
-    for reply in replies:
-        if role in reply.contents:
-            yield reply.site, rnd.pool.read(rnd.pool.latest(reply.site, role))
+    """Yield the contents of a role that arrived, each with its site; missing ones are skipped.
+
+    They come in the order of their digests: rounding of their sum does not depend on how sites are
+    numbered.
+    """
+    sent = [reply.site for reply in replies if role in reply.contents]
+    for site in by_digest(rnd, sent, role):
+        yield site, rnd.pool.read(rnd.pool.latest(site, role))
+
+
+def by_digest(rnd: Round, sites: Iterable[int], role: str) -> list[int]:
+    """Return the sites in the order of the digests of what each sent last."""
+    return sorted(sites, key=lambda site: rnd.pool.latest(site, role).digest)

@@ -147,14 +147,15 @@ def test_the_federations_sums_are_the_pools(data):
 def test_two_classes_by_hand():
     """Class 0: (1, 0), (3, 0); class 1: (0, 1), (0, 5). Means (2, 0) and (0, 3), covariance within
     diag(2, 8) / 4 = diag(.5, 2). With ridge .5 P = diag(1, .4); m^T P x - m^T P m / 2 is
-    2 x - 2 and 1.2 y - 1.8, less x + 0.6 y - 0.95 in both, that of the means' middle (1, 1.5)."""
+    2 x - 2 and 1.2 y - 1.8, less x + 0.6 y - 0.95 in both, that of the means' middle (1, 1.5). The
+    noise of means of two images adds (1 x .5 + .4 x 2) / (2 x 2) = 0.325 to both."""
     x = torch.tensor([[1.0, 0], [3, 0], [0, 1], [0, 5]])
     found = Classes.of(Sums.of(x, torch.tensor([0, 0, 1, 1]), EMPTY, 2))
     assert found.means.tolist() == [[2, 0], [0, 3]] and found.images == 4
     torch.testing.assert_close(found.within, torch.tensor([[0.5, 0], [0, 2]]).double())
     weight, bias = found.head(0.5)
     torch.testing.assert_close(weight, torch.tensor([[1, -0.6], [-1, 0.6]]).double())
-    torch.testing.assert_close(bias, torch.tensor([-1.05, -0.85]).double())
+    torch.testing.assert_close(bias, torch.tensor([-0.725, -0.525]).double())
     # lambda times the mean eigenvalue, 1.25.
     [again], [biases] = found.heads([0.4])
     torch.testing.assert_close(again, weight)
@@ -177,13 +178,15 @@ def test_it_is_scikit_learns_with_equal_priors():
 
 
 def test_equal_priors_whatever_the_counts():
-    """Gaussians of one shape: with the class means and covariance that it found, by the formula."""
+    """Gaussians of one shape: with the class means and covariance that it found, by the formula.
+    Of the trace only what a mean of 20 and of 2 images differ in is left in the answers."""
     x, labels = drawn(60)
     keep = torch.cat([torch.arange(0, 60, 3), torch.tensor([1, 4, 2])])
     found = Classes.of(Sums.of(x[keep], labels[keep], x[30:], 3))
     precision = torch.linalg.inv(found.within + 0.1 * torch.eye(5))
     apart = x.double()[:, None] - found.means
     wanted = -torch.einsum("ncd,de,nce->nc", apart, precision, apart) / 2
+    wanted = wanted + (precision @ found.within).trace() / found.counts / 2
     mine = logits(found.head(0.1), x)
     torch.testing.assert_close(torch.softmax(mine, 1), torch.softmax(wanted, 1))
 
@@ -300,10 +303,43 @@ def test_the_covariance_of_own_images_by_hand():
     (1 x 0 + 2 x 3) / 3 = 2, which the own image lies 1 from: (2 x 1 + 2 x 1^2) / 4."""
     one = torch.ones(1, 1, dtype=torch.float64)
     means = torch.tensor([[0.0], [2.0]]).double()
-    every = Classes(torch.ones(2, dtype=torch.float64), means, one, 2.0)
+    ones = torch.ones(2, dtype=torch.float64)
+    every = Classes(ones, means, one, 2.0, ones)
     found = every.with_own(torch.tensor([[3.0]]), torch.tensor([0]), 2.0)
     assert found.means.tolist() == [[2], [2]] and found.counts.tolist() == [3, 1]
     assert found.within.tolist() == [[1]] and found.images == 4
+
+
+def test_the_noise_of_means_by_hand():
+    """Class 0 has one image of all, and one own that counts twice: (1 + 2^2) / (1 + 2)^2. Class 1
+    has four of all; class 2 one own; class 3 none."""
+    x = torch.tensor([[1.0], [0], [0], [0], [0]])
+    every = Classes.of(Sums.of(x, torch.tensor([0, 1, 1, 1, 1]), x[:0], 4))
+    assert every.noise.tolist() == [1, 0.25, 0, 0]
+    found = every.with_own(torch.tensor([[3.0], [2.0]]), torch.tensor([0, 2]), 2.0)
+    torch.testing.assert_close(found.noise, torch.tensor([5 / 9, 0.25, 1, 0]).double())
+
+
+def test_a_class_of_few_labelled_images_is_the_answer_as_often_as_it_occurs():
+    """40 numbers, W the identity and known, classes at a distance of 2, of which 4 and 400 images
+    have labels; 2,000 draws. The mean of the logits of both, between the true means, is 0 within
+    4.5 standard errors (false alarm 1 in 100,000); without the trace it is -10 (1/4 - 1/400)."""
+    stream, size = torch.Generator().manual_seed(0), 40
+    counts, one = torch.tensor([4.0, 400]).double(), torch.eye(size, dtype=torch.float64)
+    apart = torch.zeros(2, size, dtype=torch.float64)
+    apart[0, 0], apart[1, 0] = 1, -1
+    seen, never = [], []
+    for _ in range(2000):
+        noise = torch.randn(2, size, generator=stream, dtype=torch.float64)
+        means = apart + noise / counts.sqrt()[:, None]
+        classes = Classes(counts, means, one, 404.0, 1 / counts, (one.diagonal(), one))
+        [[weight], [bias]] = classes.heads([1.0])  # P = 1 / 2
+        seen.append(float(bias[0] - bias[1]))
+        never.append(float(((means[1] / 2) @ means[1] - (means[0] / 2) @ means[0]) / 2))
+    error = torch.tensor(seen).std() / 2000**0.5
+    assert abs(torch.tensor(seen).mean()) < 4.5 * error
+    assert torch.tensor(never).mean() == pytest.approx(-10 * (1 / 4 - 1 / 400), rel=0.1)
+    assert float(weight.norm()) > 0
 
 
 def test_a_great_weight_tends_to_the_site_alone():

@@ -1,5 +1,6 @@
 """One round: the same solution for any split, sites that lack something, resumed, joined."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -36,8 +37,9 @@ from fedapp.methods.closed_form._contents import (
 )
 from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, sum_of
 from fedapp.methods.closed_form._server import (
-    DEFAULT_RIDGE,
+    LEAST_RIDGE,
     MOST_GUESSES,
+    MOST_RIDGE,
     log_prior,
 )
 from fedapp.methods.closed_form.one_round import OneRound
@@ -142,12 +144,14 @@ def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
     total = guessed = sum_of(sums)
     found, rounds = solution(played), len(likelier) - 2
     assert found.guessed == rounds == played.summary["closed_guessed"]
+    before = log_prior(FeatureMap.default_temperature, total.counts, len(total.total))
     for _ in range(rounds):
         classes, again = Classes.of(guessed), []
-        level = classes.level(DEFAULT_RIDGE)
+        level = classes.level(float(RIDGES[int(before.argmax()) // len(TEMPERATURES)]))
         for features, of, *own in zip(other, sums, known, labels, strict=True):
             more = bool(own_weight) and len(own[0])
-            head = (classes.with_own(*own, own_weight) if more else classes).head(level)
+            chosen = classes.with_own(*own, own_weight) if more else classes
+            head = chosen.head(level, classes.dimensions(level))
             weight, bias = (of / FeatureMap.default_temperature for of in head)
             answers = torch.softmax(features.double() @ weight.T + bias, dim=1)
             mix = site_mix(of.counts, answers, found.prior)
@@ -404,10 +408,25 @@ def test_sites_that_lack_something_take_part(tmp_path, deals):
     assert not any(row["skipped"] for row in played.rows())
     assert len(played.of(0, EVALUATE)) == len(deals)
     if not any(deal.val for deal in deals):
-        ridge, place = divmod(int(log_prior(2.0).argmax()), len(TEMPERATURES))
-        found = solution(played)
-        assert found.temperature == TEMPERATURES[place] == 2 and RIDGES[ridge] == 1
+        found = solution(played)  # one labelled image of one class for hundreds of features
+        assert found.temperature == 2
+        assert found.ridge == pytest.approx(found.classes.level(MOST_RIDGE))
         assert found.own_weight == 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "usual"),
+    [
+        ([10, 30, 0], 2.0),  # 0.4 x 100 features / 20 images of each of two classes
+        ([0, 2, 0], MOST_RIDGE),  # 0.4 x 100 / 2 = 20
+        ([500, 500, 500], LEAST_RIDGE),  # 0.4 x 100 / 500 = 0.08
+    ],
+)
+def test_the_fewer_labels_the_higher_the_usual_ridge_by_hand(counts, usual):
+    """Of the candidates the nearest, by its logarithm."""
+    ridge, place = divmod(int(log_prior(2.0, torch.tensor(counts), 100).argmax()), 6)
+    assert RIDGES[ridge] == min(RIDGES, key=lambda of: abs(math.log(of / usual)))
+    assert TEMPERATURES[place] == 2
 
 
 def test_a_class_that_nobody_has_labelled_decides_nothing(tmp_path):
@@ -517,7 +536,7 @@ def test_without_validation_a_table_has_the_defaults_of_its_features(tmp_path):
     found = run_loopback(load_experiment("heart", over))[0]
     assert (found["closed_temperature"], found["closed_own_weight"]) == (1.0, 1.0)
     assert own_weights(Plain)[1:] == own_weights(Hog)[1:] and own_weights(Hog)[0] == 0.0
-    best = int(log_prior(Hog.default_temperature).argmax())
+    best = int(log_prior(Hog.default_temperature, torch.ones(2), 10).argmax())
     assert TEMPERATURES[best % len(TEMPERATURES)] == 2.0
 
 
