@@ -321,9 +321,9 @@ class Classes:
         return len(inverse) - ridge * float(inverse.trace())
 
     def _factor(self, ridge: float) -> Tensor:
-        return torch.linalg.cholesky(
-            self.within + ridge * torch.eye(len(self.within), dtype=torch.float64)
-        )
+        regular = self.within + ridge * torch.eye(len(self.within), dtype=torch.float64)
+        factor: Tensor = torch.linalg.cholesky(regular)
+        return factor
 
     @property
     def _middle(self) -> Tensor:
