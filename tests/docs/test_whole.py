@@ -1,10 +1,11 @@
 """No text of a page is lost on the site, lines end in time, no version and no table is old."""
 
+import re
 import sys
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT
+from tests.docs.pages import PAGES, ROOT, prose
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +78,10 @@ TABLE = "| a | b |\n|---|---|\n| 1 | 2 |\n"
 )
 def test_what_is_lost_is_found(text, at, whole):
     assert [int(line.split()[1].rstrip(":")) for line in whole.lost(text)] == at
+
+
+def test_no_sentence_of_the_readme_has_more_than_25_words():
+    text = re.sub(r"\]\([^)]*\)|<[^>]*>|^\|.*", " ", prose(ROOT / "README.md"), flags=re.MULTILINE)
+    parts = re.split(r"\n\s*\n|^- |(?<=[.:?!])\s+(?=[A-Z*`\[])", text, flags=re.MULTILINE)
+    words = [[word for word in part.split() if any(map(str.isalnum, word))] for part in parts]
+    assert len(words) > 30 and [" ".join(said) for said in words if len(said) > 25] == []
