@@ -63,7 +63,13 @@ from fedapp.experiment.preset_files import (
     source_of,
 )
 from fedapp.learn.networks import DEFAULT_NETWORK, NetworkSettings, network_class, network_names
-from fedapp.methods import image_level_methods, method_class, method_names, methods_learning_from
+from fedapp.methods import (
+    image_level_methods,
+    masked_methods,
+    method_class,
+    method_names,
+    methods_learning_from,
+)
 from fedapp.methods.base import Method
 from fedapp.methods.incompatibilities import CONDITIONS, Conditions
 
@@ -438,6 +444,8 @@ def _of_the_method(parts: Mapping[str, Any]) -> Iterator[Incompatibility]:
         if found.setting == "privacy.epsilon" and method.image_level is None:
             remedy = f"leave it out or choose {' or '.join(image_level_methods())}"
             found = dataclasses.replace(found, remedy=remedy)
+        if found.setting == "privacy.sums":
+            found = dataclasses.replace(found, remedy=f"choose {', '.join(masked_methods())}")
         # Limits of the method's own settings may depend on the number of sites.
         if "split" in parts or not found.setting.startswith("method."):
             yield found
@@ -457,14 +465,6 @@ def _check_bags(
         able = methods_learning_from(BAGS)
         remedy = "leave it out" + (f" or choose {' or '.join(able)}" if able else "")
         yield Incompatibility("split.bags", f"{method.name} cannot learn from bags", remedy)
-
-
-def _check_sums(privacy: PrivacySettings, method: Method[Any]) -> Iterator[Incompatibility]:
-    """Yield the contradiction of masked sums with a method whose server needs single answers."""
-    if privacy.masked and not method.sums_suffice:
-        able = ", ".join(name for name in method_names() if method_class(name).sums_suffice)
-        rule = f"{method.name} needs each site's own answer, and sums are masked (privacy.sums)"
-        yield Incompatibility("privacy.sums", rule, f"choose {able}")
 
 
 def _check_images(
@@ -520,7 +520,6 @@ _CHECKS: tuple[Callable[..., Iterator[Incompatibility]], ...] = (
     *BETWEEN_GROUPS,
     _check_rule,
     _check_bags,
-    _check_sums,
     _check_images,
     _check_inputs,
 )

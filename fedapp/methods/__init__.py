@@ -15,6 +15,7 @@ from typing import Any
 from fedapp.core.errors import ConfigError, name_suggestion
 from fedapp.core.plugins import load_class
 from fedapp.methods.base import Method
+from fedapp.methods.incompatibilities import reasons_of
 
 SHARED = frozenset({"base", "incompatibilities"})
 """Public modules that are no methods."""
@@ -23,7 +24,7 @@ RENAMED = {
     "misfit": "incompatibilities", "misfits": "incompatibilities", "unfit": "incompatibilities",
     "unlearnable": "incompatibilities", "needs_labels": "unsupported", "needs_mean": "unsupported",
     "needs_unclipped": "unsupported", "needs_plain": "unsupported", "needs_open": "unsupported",
-    "needs_classes": "unsupported", "needs_images": "unsupported",
+    "needs_classes": "unsupported", "needs_images": "unsupported", "sums_suffice": "unsupported",
 }  # fmt: skip
 """What members of `Method` in version 1.0.0 are called now. A class that still has an old one is
 refused, since nothing would call it."""
@@ -44,6 +45,12 @@ def methods_learning_from(part: str) -> list[str]:
 def image_level_methods() -> list[str]:
     """Return the names of the methods that can protect single images, sorted."""
     return [name for name in method_names() if method_class(name).image_level is not None]
+
+
+def masked_methods() -> list[str]:
+    """Return the names of the methods whose server needs nothing but sums over sites, sorted."""
+    every = method_names()
+    return [name for name in every if not reasons_of(method_class(name))["privacy.sums"]]
 
 
 def _modules(folders: Sequence[str], package: str) -> dict[str, str]:

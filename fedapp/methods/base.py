@@ -43,7 +43,7 @@ from fedapp.learn.predictors import Predictor
 from fedapp.learn.steps import View
 from fedapp.learn.training import train
 from fedapp.learn.work_counter import count_work
-from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
+from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons, reasons_of
 from fedapp.privacy.accountant import Plan, Protection
 from fedapp.protocol.messages import (
     EVALUATE,
@@ -510,6 +510,7 @@ class Method(ABC, Generic[State]):
         "split.labels": "its sites learn from labels of their own",
         "training.uneven": "how it learns from labels has no form in which classes count alike",
         "privacy.epsilon": "it has no form in which single images are protected",
+        "privacy.sums": "its server needs more of sites than sums over them",
         "data.findings": "it has no form in which an image has several labels: choose recommended "
         "or fedavg",
     }
@@ -527,9 +528,7 @@ class Method(ABC, Generic[State]):
         why: replaces entries of `unsupported`; for subclasses whose reasons depend on their own
         settings.
         """
-        reasons: dict[str, str] = {}
-        for each in reversed(type(self).__mro__):
-            reasons |= vars(each).get("unsupported", NO_REASONS)
+        reasons = reasons_of(type(self))
         if self.image_level:
             reasons["privacy.epsilon"] = ""
         return conditions.refused(self.name, {**reasons, **why})
@@ -612,8 +611,6 @@ class Method(ABC, Generic[State]):
         Raises ProtocolError naming the rule.
         """
 
-    sums_suffice: ClassVar[bool] = False
-    """Whether its server needs nothing from sites except sums over them (`privacy.sums=masked`)."""
     counted: ClassVar[tuple[str, ...]] = ()
     """Names of the method's own metrics that the server adds up."""
 

@@ -27,6 +27,14 @@ CONDITIONS = frozenset({"data", "split", "training", "rounds", "privacy", "model
 """Groups of settings that a method may be incompatible with."""
 
 
+def reasons_of(method: type) -> dict[str, str]:
+    """Return what the class of a method and its base classes declare in `unsupported`."""
+    reasons: dict[str, str] = {}
+    for each in reversed(method.__mro__):
+        reasons |= vars(each).get("unsupported", NO_REASONS)
+    return reasons
+
+
 @dataclass(frozen=True)
 class Conditions:
     """What a method is to run with: the settings, and what is known about the data so far.
@@ -74,6 +82,11 @@ SETTINGS: Mapping[str, tuple[Callable[[Conditions], bool], str, str]] = {
     "privacy.clip": (lambda given: given.privacy.clip != 0, _RUN, _OTHER),
     "training.uneven": (lambda given: given.training.uneven != "plain", _RUN, _OTHER),
     "privacy.epsilon": (lambda given: given.privacy.epsilon != 0, _RUN, ""),
+    "privacy.sums": (
+        lambda given: given.privacy.masked,
+        "{method} needs each site's own answer, and sums are masked (privacy.sums)",
+        "",
+    ),
     "data.findings": (
         lambda given: given.data.findings != "",
         "{method} cannot learn findings: {why}",

@@ -21,37 +21,37 @@ from fedapp.methods.um_pfssl.method import UmPfssl
 
 SHORT = {
     "labels": "split.labels", "robust": "rounds.robust", "clip": "privacy.clip",
-    "uneven": "training.uneven", "epsilon": "privacy.epsilon", "findings": "data.findings",
-    "images": "method.name",
+    "uneven": "training.uneven", "epsilon": "privacy.epsilon", "sums": "privacy.sums",
+    "findings": "data.findings", "images": "method.name",
 }  # fmt: skip
 REFUSED = {
     "ditto": "labels epsilon findings",
     "fedavg": "",
     "fedbn": "epsilon",
-    "fedllp": "labels uneven epsilon findings",
-    "fedmatch": "clip epsilon findings images",
+    "fedllp": "labels uneven epsilon findings sums",
+    "fedmatch": "clip epsilon findings images sums",
     "fedper": "labels epsilon",
-    "fedpl": "labels uneven epsilon findings",
+    "fedpl": "labels uneven epsilon findings sums",
     "fedprox": "epsilon",
-    "fedrgd": "robust epsilon findings images",
+    "fedrgd": "robust epsilon findings images sums",
     "fedrod": "labels epsilon findings",
-    "fedsem": "labels epsilon findings",
-    "fedsiam_d": "clip epsilon findings",
-    "fedsiam_mt": "clip epsilon findings",
-    "fedsiam_pi": "epsilon findings",
-    "fedul": "labels uneven epsilon findings",
+    "fedsem": "labels epsilon findings sums",
+    "fedsiam_d": "clip epsilon findings sums",
+    "fedsiam_mt": "clip epsilon findings sums",
+    "fedsiam_pi": "epsilon findings sums",
+    "fedul": "labels uneven epsilon findings sums",
     "fixmatch_global": "epsilon findings images",
-    "flexproto": "labels clip uneven epsilon findings",
+    "flexproto": "labels clip uneven epsilon findings sums",
     "lg_fedavg": "labels epsilon",
-    "local_only": "labels epsilon",
-    "mixmatch_avg": "epsilon findings images",
+    "local_only": "labels epsilon sums",
+    "mixmatch_avg": "epsilon findings images sums",
     "one_round": "robust clip uneven",
-    "pfedme": "epsilon",
+    "pfedme": "epsilon sums",
     "prior_shift": "labels epsilon",
-    "protofssl": "labels clip uneven epsilon findings",
-    "rscfed": "robust epsilon findings images",
+    "protofssl": "labels clip uneven epsilon findings sums",
+    "rscfed": "robust epsilon findings images sums",
     "sage": "epsilon findings images",
-    "um_pfssl": "uneven epsilon findings",
+    "um_pfssl": "uneven epsilon findings sums",
 }
 """By method, with its own settings as they are by default; images: it makes views of images."""
 
@@ -68,7 +68,10 @@ def everything_in_use(**privacy):
     )
 
 
-CONDITIONS = [everything_in_use(clip=1.0), everything_in_use(epsilon=3.0)]
+CONDITIONS = [
+    everything_in_use(**privacy)
+    for privacy in ({"clip": 1.0}, {"epsilon": 3.0}, {"sums": "masked"})
+]
 
 
 def refused(method):

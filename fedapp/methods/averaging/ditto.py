@@ -31,7 +31,7 @@ class Ditto(FromLabelled):
     """Its one hyper-parameter, and what a site uses."""
 
     name: ClassVar[str] = "ditto"
-    sums_suffice: ClassVar[bool] = True
+    unsupported: ClassVar = {"privacy.sums": ""}
 
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the server's model, or v_k ("tuned")."""

@@ -29,7 +29,7 @@ class FedAvg(ByServerOptimizer):
     """
 
     name: ClassVar[str] = "fedavg"
-    sums_suffice: ClassVar[bool] = True
+    unsupported: ClassVar = {"privacy.sums": ""}
     image_level: ClassVar[ImageLevel | None] = NoisyTraining()
 
     def server_round(self, state: MethodState, rnd: Round) -> Phases[MethodState]:

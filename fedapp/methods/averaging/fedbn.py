@@ -19,7 +19,7 @@ class FedBN(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedbn"
-    sums_suffice: ClassVar[bool] = True
+    unsupported: ClassVar = {"privacy.sums": ""}
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:
         """Everything of every batch norm: weight, bias, running statistics, counter.

@@ -15,13 +15,15 @@ class FedPer(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedper"
-    sums_suffice: ClassVar[bool] = True
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:
         """The classifier head."""
         return head_names(model)
 
-    unsupported: ClassVar = {"split.labels": "every site's own head learns from labels of its own"}
+    unsupported: ClassVar = {
+        "privacy.sums": "",
+        "split.labels": "every site's own head learns from labels of its own",
+    }
 
 
 METHOD = FedPer

@@ -22,7 +22,7 @@ class FedProx(ByServerOptimizer):
     """Its one hyper-parameter, and those of local learning."""
 
     name: ClassVar[str] = "fedprox"
-    sums_suffice: ClassVar[bool] = True
+    unsupported: ClassVar = {"privacy.sums": ""}
 
     proximal: Annotated[float, Field(ge=0)] = 0.01
     """mu of the proximal term; their best values lie in 0.001 to 1."""

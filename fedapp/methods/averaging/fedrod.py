@@ -42,7 +42,7 @@ class FedRoD(FromLabelled):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "fedrod"
-    sums_suffice: ClassVar[bool] = True
+    unsupported: ClassVar = {"privacy.sums": ""}
 
     answer: Literal["common", "tuned"] = "tuned"
     """What a site uses: the server's model, or the personal answer ("tuned")."""

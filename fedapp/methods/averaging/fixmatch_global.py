@@ -41,7 +41,7 @@ class FixMatchGlobal(WithPseudoLabels):
     """No hyper-parameters beside those of all methods with pseudo-labels."""
 
     name: ClassVar[str] = "fixmatch_global"
-    sums_suffice: ClassVar[bool] = True
+    unsupported: ClassVar = {"privacy.sums": ""}
 
     def images_per_step(self, batch_size: int, data: SiteData) -> int:
         """A labelled image and one view of an unlabelled one for each of a batch."""

@@ -19,13 +19,15 @@ class LgFedAvg(ByServerOptimizer):
     """No hyper-parameters beside those of local learning."""
 
     name: ClassVar[str] = "lg_fedavg"
-    sums_suffice: ClassVar[bool] = True
 
     def kept_private(self, model: nn.Module) -> frozenset[str]:
         """All but the classifier head, batch norms included."""
         return frozenset(model.state_dict()) - head_names(model)
 
-    unsupported: ClassVar = {"split.labels": "every site's own body learns from labels of its own"}
+    unsupported: ClassVar = {
+        "privacy.sums": "",
+        "split.labels": "every site's own body learns from labels of its own",
+    }
 
 
 METHOD = LgFedAvg

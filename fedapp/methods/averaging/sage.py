@@ -44,7 +44,7 @@ class Sage(WithPseudoLabels):
     """Its one hyper-parameter, and those of all methods with pseudo-labels."""
 
     name: ClassVar[str] = "sage"
-    sums_suffice: ClassVar[bool] = True
+    unsupported: ClassVar = {"privacy.sums": ""}
 
     half_gap: Positive = 0.05
     """Gap of confidences at which own and global labels weigh the same (kappa = ln 2 / it)."""

@@ -99,7 +99,6 @@ class OneRound(Method[Solved]):
 
     name: ClassVar[str] = "one_round"
     image_level: ClassVar[ImageLevel | None] = NoisySums()
-    sums_suffice: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = (*MIX_METRICS, NOISE_SHARE)
     state: ClassVar[type[MethodState]] = Solved
     begins: ClassVar[str] = "solution"
@@ -130,6 +129,7 @@ class OneRound(Method[Solved]):
         return Solved(found.ridge, found.temperature, found.own_weight, found.guessed)
 
     unsupported: ClassVar = {
+        "privacy.sums": "",
         "split.labels": "",  # the server's own images are in the sums
         "rounds.robust": "it adds sums of sites, and averages no models",
         "privacy.clip": "it sends sums, and no models",

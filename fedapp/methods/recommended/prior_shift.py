@@ -126,10 +126,9 @@ class PriorShift(Method[Sure]):
     """Fields are the method's hyper-parameters."""
 
     name: ClassVar[str] = "prior_shift"
-    sums_suffice: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ("learned_from", *SURE_COUNTS, *MIX_METRICS)
     state: ClassVar[type[MethodState]] = Sure
-    unsupported: ClassVar = {"training.uneven": "", "data.findings": ""}
+    unsupported: ClassVar = {"privacy.sums": "", "training.uneven": "", "data.findings": ""}
     optional: ClassVar[frozenset[str]] = OPTIONAL
 
     answer: Literal["common", "tuned", "mixture"] = "mixture"
