@@ -18,6 +18,7 @@ from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
+BENCH = Path(__file__).parent
 DOCUMENTS = tuple(
     DOCS / "results" / f"{name}.md"
     for name in ("benchmarks", "encoder", "hospitals", "rivals", "why_um_pfssl")
@@ -77,7 +78,7 @@ def _section(path: Path, shown: str) -> str:
         notes = {name: _plain(result[name]) for name in result if name not in _OWN_LINE}
         gpu = "no GPU" if machine["gpu"] == "none" else machine["gpu"]
         facts = [
-            f"`{result['command']}`",
+            f"`{result['command']}`{_where(result['command'])}",
             f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {gpu}",
             ", ".join(f"{name} {version}" for name, version in versions.items()),
             f"code {result['code']}",
@@ -86,6 +87,17 @@ def _section(path: Path, shown: str) -> str:
         return f"{table(result['rows'])}\n\n{_figure(path, shown)}{'; '.join(facts)}."
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: holds no result ({error!r}); run its benchmark again") from None
+
+
+def _where(command: str) -> str:
+    """Return " at tag v1.0.0" if this version no longer has the program of a command."""
+    name = re.search(r"-m bench\.(\w+)", command)
+    there = (
+        name is None
+        or any(BENCH.glob(f"{name[1]}*/__main__.py"))
+        or (BENCH / f"{name[1]}.py").is_file()
+    )
+    return "" if there else " at tag v1.0.0"
 
 
 def _figure(path: Path, shown: str) -> str:

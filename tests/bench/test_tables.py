@@ -25,7 +25,7 @@ ROW = {"case": "a|b", "n": 5, "median_s": 0.25, "min_s": 0.2, "max_s": 0.5, "rat
 def result(folder: Path, **changes: Any) -> None:
     content = {
         "name": "speed",
-        "command": "python -m bench.speed",
+        "command": "python -m bench.scoring",
         "machine": {"processor": "CPU X", "cores": 2, "memory_gib": 7.8, "gpu": "none"},
         "versions": {"python": "3.12.1", "torch": "2.12.1"},
         "code": "abc",
@@ -48,7 +48,7 @@ def test_a_block_is_filled_with_rows_and_all_that_is_needed_to_run_it_again(tmp_
         "| a\\|b | 5 | 0.25 (0.2 to 0.5) | 2 |  |",
         "| c |  |  |  | 12,345 |",
         "",
-        "`python -m bench.speed`; CPU X, 2 cores, 7.8 GiB, no GPU; python 3.12.1, torch 2.12.1; "
+        "`python -m bench.scoring`; CPU X, 2 cores, 7.8 GiB, no GPU; python 3.12.1, torch 2.12.1; "
         "code abc; setting model.width=4 seed=1.",
         "<!-- /bench:speed -->",
         "between",
@@ -124,3 +124,14 @@ def test_the_documents_have_a_whole_block_for_every_promised_benchmark(tmp_path)
     text = "\n".join(document.read_text() for document in tables.DOCUMENTS)
     assert {*promised.split()} <= {*tables._OPENING.findall(text)}
     assert tables.filled(text, tmp_path) == text
+
+
+def test_a_command_that_is_gone_says_where_it_is():
+    """A file, a package, a program of version 1.0.0, and a command of another program."""
+    gone = [
+        "python -m bench.rivals xrays X",
+        "python -m bench.peers",
+        "python -m bench.masks 10",
+        "ls",
+    ]
+    assert [tables._where(command) for command in gone] == ["", "", " at tag v1.0.0", ""]
