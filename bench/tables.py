@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ConfigError, FedAppError
 
 DOCS = Path(__file__).parents[1] / "docs"
-BENCH = Path(__file__).parent
 DOCUMENTS = tuple(
     DOCS / "results" / f"{name}.md"
     for name in ("benchmarks", "encoder", "hospitals", "rivals", "why_um_pfssl")
@@ -91,13 +91,8 @@ def _section(path: Path, shown: str) -> str:
 
 def _where(command: str) -> str:
     """Return " at tag v1.0.0" if this version no longer has the program of a command."""
-    name = re.search(r"-m bench\.(\w+)", command)
-    there = (
-        name is None
-        or any(BENCH.glob(f"{name[1]}*/__main__.py"))
-        or (BENCH / f"{name[1]}.py").is_file()
-    )
-    return "" if there else " at tag v1.0.0"
+    name = re.search(r"-m (bench\.\w+)", command)
+    return " at tag v1.0.0" if name and find_spec(name[1]) is None else ""
 
 
 def _figure(path: Path, shown: str) -> str:
