@@ -84,7 +84,8 @@ class NodeRegistry:
         """
         end = time.monotonic() + self.experiment.rounds.join_wait_s
         nodes = self._wait_for_nodes(end)
-        self._read_keys()
+        if self._simulated():
+            self.say("Ray starts: usually 10 to 30 s, but up to two minutes the first time")
         queue, found = deque(nodes), dict[int, SiteFacts]()
 
         def more() -> list[Message]:

@@ -61,6 +61,9 @@ def demo(
     ] = False,
 ) -> None:
     """Show in seconds what this is for: six simulated clinics, each alone and all together."""
+    # PyTorch is imported after this line: slow until its files are in the system's cache.
+    what = "Flower and Ray start: half a minute" if flower else "PyTorch starts: a few seconds"
+    print(f"{what}, but up to two minutes the first time.", flush=True)
     from fedapp.core.processes import termination_as_interrupt
     from fedapp.tools.demo import demo as show
 

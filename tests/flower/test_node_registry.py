@@ -97,8 +97,11 @@ def test_real_nodes_are_waited_for(clock, monkeypatch, simulated, name, seconds)
     every = HEARTBEAT_INTERVAL_INF if simulated else HEARTBEAT_DEFAULT_INTERVAL
     info = NodeInfo(node_id=100, name=name, heartbeat_interval=every)
     monkeypatch.setattr(grid, "get_nodes", lambda: [info])
-    assert numbers(registry(grid, [], rounds__join_wait_s=30.0).at_start()) == [0]
+    said = []
+    assert numbers(registry(grid, said, rounds__join_wait_s=30.0).at_start()) == [0]
     assert clock.seconds - before == pytest.approx(seconds, abs=0.1)
+    # Until Ray has started, nothing else is printed.
+    assert any(line.startswith("Ray starts: usually") for line in said) == simulated
 
 
 @pytest.mark.parametrize("back_after", [70.0, 500.0])

@@ -1,6 +1,7 @@
 """`fedapp demo` ends with a picture; a folder that is there or cannot be made is one line."""
 
 import sys
+from subprocess import run
 
 import pytest
 
@@ -31,6 +32,19 @@ def test_a_second_time_it_takes_a_new_folder_and_has_the_same_answers(tmp_path, 
     demo(**SHORT), demo(**SHORT)
     first, second = ((tmp_path / name / "per_site.csv").read_text() for name in ("demo", "demo-2"))
     assert first == second
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ([], "PyTorch starts: a few seconds"),
+    (["--flower"], "Flower and Ray start: half a minute"),
+])  # fmt: skip
+def test_before_the_slow_imports_it_says_how_long_they_take(tmp_path, options, said):
+    """Read from a program of its own, whose PyTorch is not yet imported when the line is there."""
+    unfit = "__import__('sys').modules['torch'] = None; import fedapp.__main__ as m; m.main()"
+    words = ["demo", "--out", str(tmp_path / "new"), *options]
+    ran = run([sys.executable, "-c", unfit, *words], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and "torch is not installed" in ran.stderr
+    assert ran.stdout == f"{said}, but up to two minutes the first time.\n"
 
 
 @pytest.mark.parametrize(("place", "said"), [
