@@ -70,11 +70,11 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/simulation": (610, 8),
     "fedapp/tools": (5_355, 46),
     "fedapp/api": (550, 5),
-    "fedapp/cli": (700, 8),
+    "fedapp/cli": (715, 8),
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (49_450, 405),
+    "tests": (49_540, 405),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -90,12 +90,22 @@ def show_presets(
             "(split.manifest=FILE)"
         ),
     ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="print the preset's file, with its comments, to change")
+    ] = False,
 ) -> None:
     """List all presets and method presets; or show one's settings, or save the split it draws."""
     if not preset:
-        if manifest is not None:
-            raise ConfigError("fedapp presets --manifest: needs the preset's name before it")
+        if manifest is not None or copy:
+            raise ConfigError("fedapp presets --manifest, --copy: needs the preset's name first")
         _list_presets()
+        return
+    if copy:
+        from fedapp.experiment.preset_files import preset_path
+
+        if overrides or manifest is not None:
+            raise ConfigError("fedapp presets --copy: takes the preset's name alone")
+        print(preset_path(preset).read_text(encoding="utf-8"), end="")
         return
     from fedapp.experiment.config import load_experiment, parse_overrides, to_plain
 

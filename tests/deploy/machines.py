@@ -23,7 +23,7 @@ MARK = "FEDAPP_DOCUMENT_TEST"
 """Environment variable that only these machines' programs carry."""
 
 _FENCE = re.compile(r"^```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_CODE = re.compile(r"`((?:flwr|fedapp) [^`]+)`")
+_CODE = re.compile(r"`((?:flwr|fedapp|cp) [^`]+)`")
 
 
 @dataclass

@@ -139,12 +139,13 @@ def prepare(made):
     """Steps 1 and 2."""
     document, server = made.document, made.server
     server.run(document.block("1. Agree"))
-    preset = server.project / "conf/hospitals.yaml"
+    preset = server.project / "hospitals.yaml"
     text = preset.read_text()
     for pattern, new in SMALL.items():
         text, count = re.subn(rf"(?m)^(  ){pattern}$", rf"\g<1>{new}  # changed", text)
         assert count == 1, pattern
     preset.write_text(text)
+    server.run(document.inline("1. Agree", "cp hospitals.yaml"))
     server.run(document.block("2. Keys", 0))
     server.run(document.block("2. Keys", 1))
     images = pool()

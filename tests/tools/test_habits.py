@@ -1,6 +1,9 @@
 """What people type by habit means what they expect, and options belong to the right command."""
 
 import re
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 from torch import nn
@@ -11,6 +14,7 @@ from fedapp import cli
 from fedapp.core.errors import ConfigError
 from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.config import load_experiment
+from fedapp.experiment.preset_files import CONF
 from fedapp.tools import demo
 from fedapp.tools.check import server
 from fedapp.tools.deploy.certs import make_certs
@@ -83,6 +87,17 @@ def test_a_presets_settings_are_shown_as_a_preset(tmp_path):
     assert "digits_demo " in listed and "method.preset=fedavg " in listed
 
 
+@pytest.mark.parametrize("page", ["DEPLOY.md", "OWN_DATA.md", "TUTORIAL.md"])
+def test_the_pages_way_to_a_preset_of_ones_own_needs_no_clone(tmp_path, page):
+    text = (CONF.parent / "docs" / page).read_text()
+    [command] = set(re.findall(r"fedapp presets own_data --copy > \S+\.yaml", text))
+    program = command.replace("fedapp", f"{sys.executable} -m fedapp", 1)
+    subprocess.run(["bash", "-e", "-c", program], cwd=tmp_path, check=True)
+    mine = tmp_path / command.split()[-1]
+    assert mine.read_bytes() == (CONF / "own_data.yaml").read_bytes()
+    assert replace(load_experiment(str(mine)), name="own_data") == load_experiment("own_data")
+
+
 def test_a_presets_split_is_saved(tmp_path):
     file = tmp_path / "split.safetensors"
     said = invoked("presets", "digits_demo", "split.num_clients=4", "--manifest", str(file)).stdout
@@ -114,6 +129,8 @@ def test_data_and_server_are_checked_in_one_go(tmp_path, monkeypatch, in_the_way
     (["check", "--server", "a:1"], "needs DATA, or --server host:port and --keys FOLDER"),
     (["check", "--keys", "k"], "--keys: needs --server host:port"),
     (["presets", "--manifest", "f"], "needs the preset's name"),
+    (["presets", "--copy"], "needs the preset's name"),
+    (["presets", "own_data", "seed=1", "--copy"], "takes the preset's name alone"),
     (["site", "--check"], "needs a run's name or folder"),
     (["site", "mine", "--check", "--page", "p"], "and no --page"),
     (["compare", "digits_demo", "--candidates", "seed=1"], "add --tune"),
