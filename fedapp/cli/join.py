@@ -157,12 +157,15 @@ def explain_terms(
     example: Annotated[
         bool, typer.Option("--example", help="print a commented site.yaml to begin with")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="print a strict one, for patients, in its place")
+    ] = False,
 ) -> None:
     """Explain in plain words what a site's site.yaml allows."""
-    from fedapp.tools.node.terms import EXAMPLE, explained
+    from fedapp.tools.node.terms import EXAMPLE, STRICT, explained
 
-    if example:
-        print(EXAMPLE.read_text(encoding="utf-8"), end="")
+    if example or strict:
+        print((STRICT if strict else EXAMPLE).read_text(encoding="utf-8"), end="")
         return
     for line in explained(needed(site_folder, "terms")):
         print(line)

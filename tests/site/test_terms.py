@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from fedapp.core.errors import ConfigError
 from fedapp.data.sites import Part, SiteData
@@ -21,11 +21,12 @@ from fedapp.site.policy import SitePolicy
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
 from fedapp.tools.node.terms import sentences
 
-RSA = (
-    rsa.generate_private_key(65537, 2048).public_key()
+RSA, COORDINATOR = (
+    private.public_key()
     .public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    for private in (rsa.generate_private_key(65537, 2048), ed25519.Ed25519PrivateKey.generate())
 )  # fmt: skip
-EXAMPLE = CONF / "terms" / "site.yaml"
+EXAMPLE, STRICT = CONF / "terms" / "site.yaml", CONF / "terms" / "strict.yaml"
 
 
 def refused(terms, term, **settings):
@@ -406,6 +407,55 @@ def test_the_example_is_a_file_of_terms_and_names_them_all():
     assert set(Terms.__dataclass_fields__) == {
         line.partition(":")[0] for line in plain.splitlines() if line[:1].isalpha()
     }
+
+
+STUDY = {
+    "preset": "own_data", "data__sites": "a, b, c, d, e", "method__preset": "one_round",
+    "privacy__epsilon": 1.0, "privacy__delta": 1e-6,
+    **{key: value for key, value in masked().items() if key != "method__preset"},
+    "privacy__members": ", ".join(map("{}={}".format, "abcde", KEYS)),
+    "privacy__least_members": 5,
+}  # fmt: skip
+"""A run that the strict example is for: masked sums of five sites, with noise."""
+BY_NUMBER = {"rounds__sample_rate": 1.0, "privacy__members": masked()["privacy__members"]}
+
+
+def test_the_strict_example_refuses_everything_until_keys_are_filled_in(written):
+    with pytest.raises(ConfigError) as found:
+        read_terms(written(STRICT.read_text()))
+    started, members = str(found.value).splitlines()
+    assert "started_by = []" in started and "members = []" in members
+    assert STRICT.read_text().count("[yours]\n") == 2
+
+
+@pytest.mark.parametrize(("term", "changed"), [
+    ("", {}),
+    ("masked_only", {"privacy__sums": "plain", "privacy__members": ""}),
+    ("members", {"privacy__members": STUDY["privacy__members"].replace(KEYS[4], KEYS[5])}),
+    ("least_members", {"privacy__least_members": 4}),
+    ("epsilon_at_most", {"privacy__epsilon": 0.0}),
+    ("epsilon_at_most", {"privacy__epsilon": 1.5}),
+    ("delta_at_most", {"privacy__delta": 1e-5}),
+    ("methods", {"method__preset": "fedavg", "model__norm": "group"}),
+    ("networks", {"model__name": "resnet18"}),
+    ("data", {"preset": "digits_demo", "data__sites": "", **BY_NUMBER}),
+    ("rounds_at_most", {"rounds__num_rounds": 2}),
+    ("score_counts", {"rounds__pooled_auroc": True}),
+    ("folders", {"data__root": "/srv/images"}),
+    ("own_modules", {"model__name": "tests.site.trap:network"}),
+])  # fmt: skip
+def test_the_strict_example_allows_one_study_and_refuses_the_rest(written, term, changed):
+    text = STRICT.read_text().replace("started_by: []", f"started_by: ['{COORDINATOR}']")
+    terms = read_terms(written(text.replace("members: []", f"members: {KEYS[:5]}")))
+    settings = {**STUDY, **changed}
+    refused(terms, term, **settings) if term else allowed(terms, **settings)
+    with pytest.raises(TermError, match="runs"):
+        terms.check_run(load_experiment("own_data", {"method.preset": "one_round"}), "trial")
+    with pytest.raises(TermError, match="started_by"):
+        terms.check_started("", {}, Origin("study-1", "0" * 16, "0" * 64))
+    with pytest.raises(TermError, match="leaves"):
+        terms.check_roles(["model"])
+    terms.check_roles(["sums", "released", MASKED])
 
 
 def _renamed(name):

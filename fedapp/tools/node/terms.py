@@ -12,6 +12,8 @@ from fedapp.site.terms import KINDS, LARGEST_DELTA, TERMS_FILE, Terms
 
 EXAMPLE = CONF / "terms" / TERMS_FILE
 """A commented site.yaml to begin with."""
+STRICT = EXAMPLE.with_name("strict.yaml")
+"""A commented one for patients: masks, noise, signed runs, few purposes."""
 
 
 def explained(folder: Path) -> Iterator[str]:
