@@ -24,7 +24,9 @@ from fedapp.core.disk import write_atomic
 from fedapp.core.errors import FedAppError
 from fedapp.core.formatting import percent
 from fedapp.experiment.preset_files import sweeps
+from fedapp.reports.comparison.document import condition
 from fedapp.reports.comparison.style import looks
+from fedapp.reports.layout import escaped
 from fedapp.tools.compare.compare import compare, tune
 from fedapp.tools.compare.grid import read_grid
 from fedapp.tools.compare.tuning import chosen_values, laid_over, write_grid
@@ -115,7 +117,9 @@ def published(study: Study, folder: Path, shown: Collection[str] = ()) -> None:
         shutil.copyfile(file, folder / file.name)
     report = (comparison / "tables.md").read_text(encoding="utf-8")
     _, _, body = report.partition("\n")  # the page has a title of its own
-    text = page(name, _head(study), with_figures(body, shown))
+    first = condition_of(folder / NUMBERS)
+    body = body.replace(f"{escaped(first)}\n\n", "", 1)  # it stands above
+    text = page(name, first, _head(study), with_figures(body, shown))
     write_atomic(folder / PAGE, text.encode(), durable=False)
 
 
@@ -151,13 +155,24 @@ def with_figures(report: str, shown: Collection[str]) -> str:
     return "".join(whole).replace("](figures/", "](")
 
 
-def page(name: str, head: str, body: str) -> str:
-    """Return a study's page. head: the section on tuning; body: the comparison's report."""
+def condition_of(numbers: Path) -> str:
+    """Return a comparison's data, sites, rounds, alpha and seeds; numbers: its results.csv."""
+    from pandas import read_csv
+
+    cells = read_csv(numbers)
+    return condition(cells, cells["seed"].unique())
+
+
+def page(name: str, first: str, head: str, body: str) -> str:
+    """Return a study's page.
+
+    first: its condition. head: the section on tuning. body: the comparison's report.
+    """
     intro = (
         f"Made by `python -m bench.study {name}`: not written by hand. "
         "[Results](../../RESULTS.md) says what was found."
     )
-    return f"# All tables: {name}\n\n{intro}\n\n{head}\n\n{body.strip()}\n"
+    return f"# All tables: {name}\n\n{escaped(first)}\n\n{intro}\n\n{head}\n\n{body.strip()}\n"
 
 
 def _head(study: Study) -> str:

@@ -26,9 +26,20 @@ FACTS = {
          "validation_accuracy": 0.25, "test_accuracy": 0.9},
     ],
 }  # fmt: skip
-REPORT = """# Title
+NUMBERS = """setting,seed,dataset,alpha,sites,rounds
+a,1,digits,0.5,4,3
+b,1,digits,10,4,3
+b,2,digits,10,4,3
+c,2,heart,,4,1
+"""
+CONDITION = (
+    "Condition: digits, 4 sites, 3 rounds, alpha 0.5, 10; heart, 4 sites, 1 round; seeds 1, 2."
+)
+REPORT = f"""# Title
 
 ## Accuracy
+
+{CONDITION}
 
 ### Table
 
@@ -55,7 +66,7 @@ def ran(tmp_path: Path) -> Study:
     tuning.mkdir()
     (tuning / "tuning.json").write_text(json.dumps(FACTS))
     (tuning / "results.yaml").write_text("tuned\n")
-    (comparison / study.NUMBERS).write_text("numbers\n")
+    (comparison / study.NUMBERS).write_text(NUMBERS)
     (comparison / "tables.md").write_text(REPORT)
     for name in ("curves", "confusion"):
         (comparison / "figures" / f"{name}.png").write_bytes(b"drawn")
@@ -68,7 +79,8 @@ def test_a_page_is_written_with_the_figures_that_are_shown_elsewhere_beside_it(
     folder = tmp_path / "docs" / "results"
     study.published(ran, folder, {"curves.png"})
     text = (folder / study.PAGE).read_text()
-    assert text.startswith("# All tables: results\n\nMade by `python -m bench.study results`: ")
+    made_by = "Made by `python -m bench.study results`: "
+    assert text.startswith(f"# All tables: results\n\n{CONDITION}\n\n{made_by}")
     assert "\n\n## Tuning\n\n2 candidates of every method" in text and "# Title" not in text
     curves = "### Curves\n\n![Curves](curves.png)\n\nWhat a curve is."
     assert text.endswith(f"\n\n## Accuracy\n\n### Table\n\n| a |\n\n{curves}\n")
@@ -136,7 +148,8 @@ def test_the_pages_are_what_the_code_writes_and_results_leads_to_them(page: Path
     if (folder / "tuning.json").exists():
         made = Study(name, folder, grid, tuning=folder)
     head, found, body = text.partition("## What was compared")
-    assert study.page(name, study._head(made), found + body) == text, head
+    first = study.condition_of(folder / study.NUMBERS)
+    assert study.page(name, first, study._head(made), found + body) == text, head
     shown = study.figures_shown(name)
     assert set(re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)) == shown
     assert {path.name for path in folder.glob("*.png")} == shown

@@ -5,8 +5,10 @@ is missing.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import isnan
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
@@ -49,6 +51,9 @@ from fedapp.reports.comparison.tables import (
 )
 from fedapp.reports.layout import ImageFile, Section, Table, html_page, to_markdown
 from fedapp.reports.statistics import compare_with_best
+
+if TYPE_CHECKING:  # pandas is slow to import
+    from pandas import DataFrame
 
 MOST_NAMED = 12
 """Number of places with missing cells that are named; further ones are counted."""
@@ -107,9 +112,10 @@ def _sections(
     pictures: dict[str, list[ImageFile]],
 ) -> list[Section]:
     weak = [*_missing(comparison), *_doubts(comparison)]
+    first = condition(comparison.results, comparison.seeds)
     made = Section("How the numbers were made", facts(comparison))
     if comparison.results.empty:
-        return [Section(SUMMARY, weak), made]
+        return [Section(SUMMARY, [first, *weak]), made]
     several = len(comparison.methods) > 1
     of_settings = {name: compare_with_best(comparison.units(name)) for name in comparison.settings}
     told = [
@@ -130,7 +136,7 @@ def _sections(
         MISTAKES: [],
     }
     found = [
-        Section(title, [*told, *weak] * (title == SUMMARY), of, pictures.get(title, ()))
+        Section(title, [first, *told, *weak] * (title == SUMMARY), of, pictures.get(title, ()))
         for title, of in tables.items()
         if of or title in pictures
     ]
@@ -232,19 +238,31 @@ def facts(comparison: ComparisonRecord) -> list[str]:
 
 
 def _size(comparison: ComparisonRecord) -> str:
-    cells = comparison.results
     planned = len(comparison.settings) * len(comparison.methods) * len(comparison.seeds)
-    known = cells[["dataset", "sites", "rounds"]].dropna().drop_duplicates()
-    sized = {
-        f"{data}: {counted(sites, 'sites')}, {counted(rounds, 'rounds')}"
-        for data, sites, rounds in known.values
-    }
-    counts = (
-        f"Methods: {len(comparison.methods)}; settings: {len(comparison.settings)}; seeds: "
-        f"{', '.join(map(str, comparison.seeds))}. "
-        f"{len(cells)} of {counted(planned, 'cells')} have a result."
+    return (
+        f"Methods: {len(comparison.methods)}; settings: {len(comparison.settings)}. "
+        f"{len(comparison.results)} of {counted(planned, 'cells')} have a result."
     )
-    return " ".join([counts, *(f"{text}." for text in sorted(sized))])
+
+
+def condition(cells: "DataFrame", seeds: Iterable[int]) -> str:
+    """Return the line that a page of tables begins with: data, sites, rounds, alpha, seeds.
+
+    cells: rows of results.csv, at least their dataset, sites, rounds and alpha; alpha is missing
+    where it is not what images are dealt by.
+    """
+    known = cells[["dataset", "sites", "rounds", "alpha"]].dropna(subset=["dataset", "sites"])
+    alphas: dict[str, set[float]] = {}
+    for data, sites, rounds, alpha in known.values:
+        place = f"{data}, {counted(int(sites), 'sites')}, {counted(int(rounds), 'rounds')}"
+        alphas.setdefault(place, set()).update([] if alpha is None or isnan(alpha) else [alpha])
+    said = [
+        place + f", alpha {', '.join(f'{a:g}' for a in sorted(of))}" * bool(of)
+        for place, of in alphas.items()
+    ]
+    drawn = [str(seed) for seed in seeds]
+    by = f"seed{'s' * (len(drawn) > 1)} {', '.join(drawn)}"
+    return f"Condition: {'; '.join([*said, by])}."
 
 
 def _missing(comparison: ComparisonRecord) -> Iterator[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import RunError
 from fedapp.core.formatting import csv_text
+from fedapp.core.settings import OWN
 from fedapp.core.untrusted_files import read_json
 from fedapp.data.split.manifest import Manifest
 from fedapp.experiment.code_hash import code_hash, versions
@@ -150,13 +151,15 @@ def _tables(cell: Cell, out: Path, at_last: bool) -> Tables:
     last = at_last or accuracy.get("best_by_validation") is None
     spread = "" if last else "by_validation_"
     selected = max(at, default=None) if last else chosen
+    data, split = cell.experiment.data, cell.experiment.split
+    by_alpha = split.deal.startswith("dirichlet") and data.name != OWN
     key: Row = {"setting": cell.setting, "method": cell.method, "seed": cell.seed}
     result = {
         **key,
         **{name: summary.get(name) for name in COLUMNS["results.csv"]},
         **key,
-        "dataset": cell.experiment.data.name,
-        "alpha": cell.experiment.split.dirichlet_alpha,
+        "dataset": data.name,
+        "alpha": split.dirichlet_alpha if by_alpha else None,
         "best_test_accuracy": accuracy.get("best"),
         "best_round": accuracy.get("best_round"),
         "final_test_accuracy": accuracy.get("final"),
