@@ -28,6 +28,8 @@ PHASE_EVERY_S = 30.0
 """Seconds without any other line in a log after which a phase reports how far it is."""
 SLOW_AFTER_S = 5.0
 """Seconds after which slow work is announced."""
+SOLUTION = "solution"
+"""Name of round 0 where sites send sums, of which the server makes the model: none need train."""
 RECENT_ROUNDS = 10
 """Number of the last rounds whose mean duration predicts the time that is left."""
 
@@ -110,7 +112,10 @@ class Progress:
         )
         worst = percent(row.get("worst_decile_accuracy"))
         skipped = [f"{len(row['skipped'])} skipped"] if row.get("skipped") else []
-        counts = [f"{counted(row.get('trained', 0), 'sites')} trained", *skipped]
+        did = f"{counted(row.get('trained', 0), 'sites')} trained"
+        if self._begins == SOLUTION and not row.get("trained") and not skipped:
+            did = "sites sent sums"
+        counts = [did, *skipped]
         self._say(
             "  ".join([where, f"{accuracy} (worst tenth of sites {worst})", *wrong, *counts, *left])
         )

@@ -136,6 +136,7 @@ def cautions(
     seen: Sequence[int] = (),
     finds: bool = False,
     alone: bool = False,
+    pooled: bool = False,
 ) -> list[str]:
     """Return what to know before a model is used, in three sentences.
 
@@ -145,12 +146,13 @@ def cautions(
     found: its answers to test images; None: there are none. classes: names, [C]. learned: number
     of labels by class that the site learned from, [C]; None: not known, and then seen is the number
     of labelled validation and test images by class, [C]. finds: whether the classes are findings.
-    alone: whether no other site had a part.
+    alone: whether no other site had a part. pooled: whether all numbers are of all sites together.
     """
+    each = "Over all sites together, each class" if pooled else "Each class"
     known = seen if learned is None else learned
     lacking = [name for name, n in zip(classes, known, strict=False) if not n]
     if learned is None:
-        never = "Each class occurs among the labelled validation and test images."
+        never = f"{each} occurs among the labelled validation and test images."
         missed = f"Never seen among labelled validation and test images: {_first(lacking)}."
     else:
         never = "Each class has labelled training images at this site."
@@ -164,7 +166,7 @@ def cautions(
     images = [sum(row) for row in (found.confusion[1::2] if finds else found.confusion)]
     few = [f"{c} ({n})" for c, n in zip(classes, images, strict=True) if n < MIN_CLASS_IMAGES]
     first = [] if finds else _one_answer(np.asarray(found.confusion, dtype=np.int64), classes)
-    tested = f"Each class has at least {MIN_CLASS_IMAGES} test images."
+    tested = f"{each} has at least {MIN_CLASS_IMAGES} test images."
     if few:
         which = _first(few) if len(few) < len(classes) else "all classes"
         tested = f"Fewer than {MIN_CLASS_IMAGES} test images, so it cannot be said how well it is "

@@ -136,7 +136,7 @@ def _care(run: RunRecord) -> list[str]:
     every = run.evaluations()
     sums = (np.sum([getattr(one, of.name) for one in every], axis=0) for of in fields(Evaluation))
     found = Evaluation(*(of.tolist() for of in sums)) if every else None
-    return cautions(found, run.classes, seen=seen)
+    return cautions(found, run.classes, seen=seen, pooled=True)
 
 
 def blocks_of(run: RunRecord) -> list[Block]:

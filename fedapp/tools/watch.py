@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fedapp.core.errors import RunError, one_line
 from fedapp.core.formatting import counted, duration, percent, size
-from fedapp.core.progress import RECENT_ROUNDS, Progress
+from fedapp.core.progress import RECENT_ROUNDS, SOLUTION, Progress
 from fedapp.experiment.preset_files import read_yaml
 from fedapp.experiment.run_folder import Row, RunFolder, find_run, is_running
 from fedapp.server.accuracy_drop import accuracy_drop_warning
@@ -61,6 +61,11 @@ class RunState:
             row["wall_seconds"] for row in self.rows[-RECENT_ROUNDS - 1 :] if "wall_seconds" in row
         ]
         return (marks[-1] - marks[0]) / (len(marks) - 1) if len(marks) > 1 else None
+
+    @property
+    def begins(self) -> str:
+        """What round 0 is called."""
+        return SOLUTION if self.method == "one_round" else "warm-up"
 
     @property
     def left_s(self) -> float | None:
@@ -134,7 +139,7 @@ def screen(seen: RunState, unicode: bool = True) -> RenderableType:
     table.add_column()
     done = max(seen.done, 0)
     bar = ProgressBar(total=max(seen.rounds, 1), completed=done, width=WIDTH)
-    where = f"round {done} of {seen.rounds}" if seen.done >= 0 else "warm-up"
+    where = f"round {done} of {seen.rounds}" if seen.done >= 0 else seen.begins
     table.add_row("rounds", bar, where)
     for part, label in (("test", "test"), ("val", "validation")):
         if values := seen.accuracies(part):
@@ -156,7 +161,9 @@ def _facts(seen: RunState) -> list[tuple[str, str]]:
     last = seen.rows[-1]
     skipped = len(last.get("skipped") or {})
     late = f", {skipped} late or skipped" if skipped else ""
-    facts = [("sites", f"{last.get('trained', 0)} trained in the last round{late}")]
+    sums = seen.begins == SOLUTION and not last.get("trained")
+    did = "sent sums" if sums else f"{last.get('trained', 0)} trained"
+    facts = [("sites", f"{did} in the last round{late}")]
     if "bytes_down" in last:
         sent = f"{size(last['bytes_down'])} to sites, {size(last['bytes_up'])} to the server"
         facts.append(("sent", sent))
@@ -215,7 +222,7 @@ def _in_lines(folder: Path, console: Console) -> RunState:
     """
     now, before = 0.0, Row()
     progress, seen = Progress(console, lambda: now), run_state(folder)
-    progress.started(seen.name, seen.rounds, seen.sites)
+    progress.started(seen.name, seen.rounds, seen.sites, seen.begins)
     for seen in _looks(folder):
         for row in seen.rows:
             if row["round"] > before.get("round", -1):

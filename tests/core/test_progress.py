@@ -55,6 +55,15 @@ def test_plain_lines_in_a_log(clock: Clock) -> None:
     ]
 
 
+def test_sites_that_only_send_sums_are_not_said_to_have_failed(clock: Clock) -> None:
+    progress, file = log_of(clock)
+    progress.started("x", 1, 6, module.SOLUTION)
+    progress.round_done(row(0, trained=0))
+    progress.round_done(row(1, trained=0, skipped={3: "late"}))
+    solution, last = file.getvalue().splitlines()[1:]
+    assert solution.endswith("  sites sent sums") and last.endswith("  0 sites trained  1 skipped")
+
+
 def test_time_left_is_the_mean_of_recent_rounds(clock: Clock) -> None:
     progress, file = log_of(clock)
     progress.started("x", 100, 2)

@@ -126,6 +126,10 @@ def test_cautions_at_the_extremes():
     well = cautions(answered(EVEN, EVEN, 0.99), CLASSES, [1] * 4)
     assert well[:2] == ["Each class has labelled training images at this site.",
                         "Each class has at least 10 test images."]  # fmt: skip
+    whole = cautions(answered(EVEN, EVEN, 0.99), CLASSES, seen=[1] * 4, pooled=True)
+    assert [line.startswith("Over all sites together, each class ") for line in whole] == [
+        *(True, True, False)
+    ]
     few = cautions(answered([0] * 5, [0] * 5), CLASSES, [0] * 4)
     assert few[0].startswith("No training image of this site has a label: all it knows")
     assert few[1:] == [

@@ -124,6 +124,14 @@ def test_a_screen_of_80_columns(run: Path, held: FileLock) -> None:
     assert "_.-=+*%#"[0] in plain and "▁" not in plain
 
 
+def test_sites_that_send_sums_are_said_to(run: Path) -> None:
+    (run / "config.yaml").write_text(CONFIG.replace("um_pfssl", "one_round"))
+    add(run, row(0, 100.0, trained=0), row(1, 102.0, trained=0))
+    end(run)
+    assert "sent sums in the last round" in shown(run_state(run))
+    assert watched()[1].splitlines()[1].startswith("solution  accuracy 50.0 %")
+
+
 def test_a_finished_run_in_a_pipe(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(run, row(0, 100.0), row(1, 102.0, skipped={"1": "late"}), row(2, 104.0))
     end(run)

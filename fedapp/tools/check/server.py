@@ -18,7 +18,11 @@ from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+)
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -28,6 +32,7 @@ from rich.console import Console
 
 from fedapp.core.errors import ConfigError, FedAppError
 from fedapp.core.untrusted_files import parse_json
+from fedapp.protocol.secure_aggregation.keys import fingerprint
 from fedapp.site.policy import stands_in
 from fedapp.tools.check.machine import address, reach
 from fedapp.tools.node.app_bundle import ABOUT, about, installed
@@ -193,7 +198,12 @@ def _key(server: str, keys: Path) -> CheckResult:
                 "key", "the server does not take its signature", "look at the clock above"
             )
         said = "is not registered, or a node with it is online"
-        remedy = "have its public half registered, or look at `fedapp node --status` first"
+        der = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        remedy = (
+            f"have its public half registered; its fingerprint begins with {fingerprint(der)[:16]} "
+            "(the coordinator's file: fedapp sites --members SITE.pub), or look at `fedapp node "
+            "--status` first"
+        )
         return CheckResult("key", said, remedy)
     except httpx.TransportError as error:
         return CheckResult("key", f"could not be tried ({error})", "try again")

@@ -11,6 +11,7 @@ import pytest
 
 from fedapp.core.errors import ConfigError
 from fedapp.protocol.messages import SCHEMA
+from fedapp.protocol.secure_aggregation.keys import registered_fingerprint
 from fedapp.tools.check import server as check_server
 from fedapp.tools.check.server import look
 from fedapp.tools.deploy.certs import make_certs
@@ -137,9 +138,12 @@ def test_a_version_that_the_site_has_approved_is_well(server):
 
 
 @pytest.mark.parametrize(("answers", "said"), [(400, "is not registered"), (401, "signature")])
-def test_a_key_that_the_server_does_not_take(server, monkeypatch, answers, said):
+def test_a_key_that_the_server_does_not_take(server, trial, monkeypatch, answers, said):
     monkeypatch.setattr(Client, "answers", answers)
-    assert said in server.look()["key"].said and server.look()["key"].remedy
+    key = server.look()["key"]
+    assert said in key.said and key.remedy
+    registered = registered_fingerprint((trial / "server/supernodes/north.pub").read_bytes())
+    assert (f"begins with {registered[:16]} " in key.remedy) == (answers == 400)
 
 
 def test_what_is_no_key_is_named(server, trial, tmp_path):
