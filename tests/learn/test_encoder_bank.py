@@ -168,6 +168,16 @@ def test_quick_dropout_keeps_the_share_and_the_mean():
         assert abs((found == 0).float().mean() - p) < 5 * (p * (1 - p) / x.numel()) ** 0.5 + 1e-12
 
 
+def test_quick_dropout_by_bits_drops_each_value_for_itself():
+    torch.manual_seed(0)
+    found = quick_dropout(torch.ones(40_000, 16), 0.5) - 1  # -1 or 1, of two bytes a row
+    alike = found.T @ found / len(found)
+    limit = 5 / len(found) ** 0.5  # false alarm for 120 pairs: 1 in 14,000
+    assert alike.fill_diagonal_(0).abs().max() < limit
+    odd = quick_dropout(torch.ones(3, 3), 0.5)  # no whole number of bytes
+    assert set(odd.flatten().tolist()) <= {0.0, 2.0}
+
+
 def test_dropout_that_is_not_a_share_of_256_is_drawn_as_usual():
     bank = settings(dropout=0.3).network((1,), 10)
     x = torch.ones(3, bank.features)
