@@ -63,7 +63,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (5_825, 66),
     "fedapp/experiment": (1_375, 9),
-    "fedapp/models": (1_210, 10),
+    "fedapp/models": (1_222, 10),
     "fedapp/site": (2_582, 17),
     "fedapp/server": (2_345, 15),
     "fedapp/reports": (4_600, 24),

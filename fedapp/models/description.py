@@ -6,6 +6,7 @@ Its dataclasses are the format of the file: a field that is renamed here is rena
 import json
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -15,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from fedapp.core.errors import ConfigError, RunError, one_line
 from fedapp.core.formatting import counted, percent
@@ -99,9 +102,10 @@ class Recipe:
             raise ValueError(f"a class mix must have {size} numbers, {each}")
 
     def build(self, weights: str = "") -> Network:
-        """Return one network with arbitrary weights. Raises ConfigError where it cannot be built.
+        """Return one network with arbitrary weights, which may be NaN: all are to be replaced.
 
         weights: path of the file that the network cannot be built without; empty: it needs none.
+        Raises ConfigError where it cannot be built.
         """
         fields = dict(self.network) | ({"weights": weights} if weights else {})
         try:
@@ -109,7 +113,23 @@ class Recipe:
         except ValidationError as error:
             raise ConfigError(one_line(error, 300)) from error
         precision = getattr(torch, self.precision)
-        return build_model(settings, self.inputs, len(self.classes), precision, self.finds)
+        # A network of one's own is asked for answers when it is built, so it needs sound weights.
+        with nullcontext() if ":" in settings.name else _NothingDrawn():
+            return build_model(settings, self.inputs, len(self.classes), precision, self.finds)
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves tensors as they are where random numbers would be drawn into them.
+
+    Drawing first weights takes nearly all of the time of building a network.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        of_init = getattr(func, "__module__", "") == torch.nn.init.__name__
+        if of_init or func in (Tensor.normal_, Tensor.uniform_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -10,7 +10,7 @@ from fedapp.core.errors import ConfigError, DataError
 from fedapp.data import augment
 from fedapp.experiment.config import load_experiment
 from fedapp.learn.networks import encoder_bank, network_settings
-from fedapp.learn.networks.encoder_bank import Bank, quick_dropout
+from fedapp.learn.networks.encoder_bank import Bank, halved
 from fedapp.learn.uncertainty import dropout_sample
 from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import forget
@@ -158,27 +158,18 @@ def test_weak_and_strong_views_are_drawn_from_their_own():
 # --- dropout by bytes -----------------------------------------------------------------------------
 
 
-def test_quick_dropout_keeps_the_share_and_the_mean():
-    x = torch.ones(400, 1000)
-    for p in (0.0, 0.25, 0.5):
-        torch.manual_seed(0)
-        found = quick_dropout(x, p)
-        kept = found[found != 0]
-        torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - p)))
-        assert abs((found == 0).float().mean() - p) < 5 * (p * (1 - p) / x.numel()) ** 0.5 + 1e-12
-
-
-def test_quick_dropout_by_bits_drops_each_value_for_itself():
+def test_half_of_the_values_are_dropped_each_for_itself():
     torch.manual_seed(0)
-    found = quick_dropout(torch.ones(40_000, 16), 0.5) - 1  # -1 or 1, of two bytes a row
-    alike = found.T @ found / len(found)
-    limit = 5 / len(found) ** 0.5  # false alarm for 120 pairs: 1 in 14,000
+    found = halved(torch.full((40_000, 16), 3.0))
+    assert set(found.unique().tolist()) == {0.0, 6.0}
+    signs = found / 3 - 1  # of two bytes a row
+    limit = 5 / len(signs) ** 0.5  # false alarm for 16 means and 120 pairs: 1 in 12,000
+    assert signs.mean(0).abs().max() < limit
+    alike = signs.T @ signs / len(signs)
     assert alike.fill_diagonal_(0).abs().max() < limit
-    odd = quick_dropout(torch.ones(3, 3), 0.5)  # no whole number of bytes
-    assert set(odd.flatten().tolist()) <= {0.0, 2.0}
 
 
-def test_dropout_that_is_not_a_share_of_256_is_drawn_as_usual():
+def test_dropout_of_another_share_is_drawn_as_usual():
     bank = settings(dropout=0.3).network((1,), 10)
     x = torch.ones(3, bank.features)
     torch.manual_seed(0)
