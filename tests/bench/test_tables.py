@@ -132,6 +132,8 @@ def test_a_command_that_is_gone_says_where_it_is():
         "python -m bench.rivals xrays X",
         "python -m bench.peers",
         "python -m bench.masks 10",
+        "python -m bench.thresholds --seeds 1",
         "ls",
     ]
-    assert [tables._where(command) for command in gone] == ["", "", " at tag v1.0.0", ""]
+    where = ["", "", " at tag v1.0.0", " at commit 9d6a908", ""]
+    assert [tables._where(command) for command in gone] == where

@@ -56,6 +56,14 @@ def test_commands_are_there(page):
             assert target in TARGETS, f"{page.name}: make {target}"
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/results").glob("*.md")), ids=lambda p: p.stem)
+def test_a_command_of_results_whose_program_is_gone_says_where_it_is(page):
+    for part in page.read_text(encoding="utf-8").split("\n\n"):
+        named = re.findall(r"-m (bench\.\w+)", part)
+        gone = [name for name in named if find_spec(name) is None]
+        assert not gone or TAGGED.search(part) or AT.search(part), f"{page.name}: {gone}"
+
+
 def test_they_are_looked_at():
     """The search finds what is known to be there."""
     deploy = shown(ROOT / "docs/DEPLOY.md", "fedapp")
