@@ -1,6 +1,7 @@
 """The app that a run brings: one hash wherever it is made, and archives that are no app."""
 
 import hashlib
+import tomllib
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -44,7 +45,8 @@ def test_a_checkout_its_fab_and_the_installed_package_have_one_hash(tmp_path):
     assert found[0].hash.startswith(code_hash()[1]) and hash_line(ROOT).startswith(found[0].hash)
     own_preset = Bundle({**found[0].files, "conf/hospitals.yaml": b"seed: 1"})
     assert own_preset.hash == digest_of_files(own_preset.files) == found[0].hash
-    assert found[0].title == "fedapp fedapp 1.0.0"
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert found[0].title == f"fedapp fedapp {version}"
     assert found[0].differences(installed()) == {}
 
 
