@@ -58,7 +58,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/privacy": (270, 4),
     "fedapp/protocol": (1_405, 17),
     "fedapp/data": (3_830, 33),
-    "fedapp/evaluation": (840, 8),
+    "fedapp/evaluation": (850, 8),
     "fedapp/learn": (2_890, 40),
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (5_825, 66),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (49_540, 405),
+    "tests": (49_600, 405),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

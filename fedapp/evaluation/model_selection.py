@@ -120,6 +120,18 @@ class Choice:
         return select([one for one in self.candidates if not one.alone])
 
     @property
+    def compared(self) -> tuple[Candidate | None, Candidate | None]:
+        """The joined and the lone candidate that a verdict compares.
+
+        The kept one stands for its kind. It may be another than `joined` or `alone`, which are
+        chosen without the candidates of the other kind: these may raise what the best has right.
+        """
+        kept = self.kept
+        if kept is None:
+            return None, None
+        return (self.joined, kept) if kept.alone else (kept, self.alone)
+
+    @property
     def helped(self) -> bool | None:
         """Whether the kept model is one that other sites had a part in.
 

@@ -1,8 +1,9 @@
 """Whether joining the federation paid: one verdict, for a site and for all sites together.
 
 Two models answer the same test images, from which neither has learned. *Together* is the best that
-others had a part in, *alone* the best that the site made without them; of each kind the site's own
-validation images choose (`model_selection.Choice`).
+others had a part in, *alone* the best that the site made without them. One of the two is the model
+that the site keeps; the other its validation images choose among those of the other kind
+(`model_selection.Choice.compared`).
 
 A case is a patient where it is known which images are of one patient, else an image. Let b cases
 have more right answers together than alone, and c fewer. Where the models do not differ, each of

@@ -64,11 +64,13 @@ class Evidence:
         """The number of each test image's patient, [n]; None: not known."""
         return self.groups.numpy() if len(self.groups) else None
 
-    def of(self, kind: Kind, candidate: Candidate | None) -> Tensor | None:
-        """Return the answers of this candidate; None where other answers are kept, or none."""
-        if candidate is None or self.rounds.get(kind) != candidate.when:
-            return None
-        return self.answers[kind]
+    def compared(self, choice: Choice) -> tuple[Tensor | None, ...]:
+        """Return the answers of the joined and the lone candidate that a verdict compares, [n, C].
+
+        None: there is no such candidate, or its answers are not here.
+        """
+        here = {when: self.answers[kind] for kind, when in self.rounds.items()}
+        return tuple(here.get(one.when) if one else None for one in choice.compared)
 
     def with_answers(self, kind: Kind, candidate: Candidate, answers: Tensor) -> Self:
         """Return the evidence with the answers of a candidate, [n, C], added or replaced."""

@@ -44,6 +44,7 @@ from fedapp.evaluation.findings import (
     one_vs_rest_by_finding,
     two_class_names,
 )
+from fedapp.evaluation.model_selection import Choice
 from fedapp.learn.metrics import evaluation
 from fedapp.models.description import Description
 from fedapp.models.evidence import Evidence
@@ -139,11 +140,11 @@ def answer_blocks(description: Description, evidence: Evidence, at: float) -> li
 
 def _gain(description: Description, evidence: Evidence) -> Block | None:
     """Return the metrics of the model trained alone and of the joined one, on the same images."""
-    answers = evidence.answers.get("alone"), evidence.answers.get("joined")
+    answers = evidence.compared(Choice(description.choice.candidates))
     verdict, truth = description.choice.verdict, evidence.labels.numpy()
     if verdict is None or (pairs := verdict.pairs) is None or None in answers:
         return None
-    alone, joined = (one.double().numpy() for one in answers if one is not None)
+    joined, alone = (one.double().numpy() for one in answers if one is not None)
     gain = (pairs.together - pairs.alone) / pairs.images
     shares = [percent(right / pairs.images) for right in (pairs.alone, pairs.together)]
     rows = [["Accuracy", *shares, *_signed(gain, verdict.low, verdict.high)]]
@@ -157,8 +158,8 @@ def _gain(description: Description, evidence: Evidence) -> Block | None:
             rows.append(_auroc_gain(alone[:, 1], joined[:, 1], truth == 1, evidence.patients))
     columns = ["Metric", "Alone, %", "Together, %", "Gain, points", "95 % interval"]
     reading = (
-        "The best model that the site made alone and the best that others had a part in, each "
-        f"chosen on validation images, {same}."
+        "The best model that the site made alone and the best that others had a part in, chosen "
+        f"on validation images, one of them the model kept here; {same}."
     )
     return Block("What joining brought", reading, tables=[Table("Gain", columns, rows, labels=1)])
 

@@ -131,7 +131,7 @@ class Standing:
     @property
     def _counted(self) -> Pairs | None:
         """Right answers of the two candidates; None: there are no two, or they are of findings."""
-        joined, alone, tested = self.choice.joined, self.choice.alone, self.latest.get("test")
+        (joined, alone), tested = self.choice.compared, self.latest.get("test")
         if tested is None or len(tested.confusion) > self._names or joined is None or alone is None:
             return None
         images = joined.test_images

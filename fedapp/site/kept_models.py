@@ -193,7 +193,7 @@ class KeptModel:
         """Write the evidence and the model, with the verdict and the warnings that follow."""
         write_evidence(self.folder, evidence)
         choice, labels = at.choice, evidence.labels.numpy()
-        both = evidence.of("joined", choice.joined), evidence.of("alone", choice.alone)
+        both = evidence.compared(choice)
         joined, alone = (None if one is None else one.double().numpy() for one in both)
         by, lone = self.maker.experiment.rounds.chosen_by, self.maker.experiment.method.lone_model
         said = verdict(joined, alone, labels, by, evidence.patients, lone)

@@ -162,6 +162,22 @@ def test_what_a_site_trained_alone_is_a_candidate_though_it_was_measured_by_itse
     assert choice.joined == one(0, 4, images=4) and choice.alone.val_right == 3
 
 
+def test_a_verdict_compares_the_kept_model_where_its_kind_would_choose_another_by_hand():
+    """Of 30 images 25 alone, then 24, 23 and 20 together: within m = 1.0 of 25 lies 24, and of 24
+    also 23, which a choice among the joined ones alone takes."""
+    alone = one(0, 25, "alone", True, images=30)
+    first, later, last = (one(n, right, images=30) for n, right in ((1, 24), (6, 23), (10, 20)))
+    choice = Choice()
+    for new in (alone, first, later, last):
+        choice = choice.after([new])
+    assert (choice.kept, choice.joined) == (first, later)
+    assert choice.compared == (first, alone)
+    turned = Choice(tuple(replace(c, alone=not c.alone) for c in (alone, first, later)))
+    joined, kept, _ = turned.candidates
+    assert turned.kept == kept and turned.compared == (joined, kept)
+    assert Choice().compared == (None, None)
+
+
 def test_how_far_a_model_is_from_a_sensitivity_by_hand():
     """9 of 10 and 4 of 10: the worst class lacks 0.3 of 0.7; of 9 images nothing is said."""
     said = ((9, 1), (6, 4))

@@ -9,7 +9,7 @@ import torch
 
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.evaluation.classification_metrics import confusion_matrix, one_vs_rest, sensitivity
-from fedapp.evaluation.model_selection import Candidate
+from fedapp.evaluation.model_selection import Candidate, Choice
 from fedapp.evaluation.verdict import verdict
 from fedapp.models.description import read_description
 from fedapp.models.evidence import (
@@ -24,7 +24,7 @@ from fedapp.reports.site_report import site_page, view_of_model
 from tests.models.made import pictures, written
 from tests.reports.pages import check
 
-ONE = Candidate(3, "used", False, 9, 10, 0, 0)
+ONE, LONE = Candidate(3, "used", False, 9, 10, 0, 0), Candidate(0, "alone", True, 1, 10, 0, 0)
 
 
 def evidence(labels, classes=4, seed=0):
@@ -36,8 +36,12 @@ def evidence(labels, classes=4, seed=0):
     joined, alone = (torch.softmax(3 * (part + way * hot), 1)
                      for part, way in zip(noise, (0.7, 0.1), strict=True))  # fmt: skip
     found = Evidence(labels, torch.bincount(labels, minlength=classes))
-    for kind, answers in (("joined", joined), ("alone", alone), ("kept", joined)):
-        found = found.with_answers(kind, ONE, answers)
+    for kind, of, answers in (
+        ("joined", ONE, joined),
+        ("alone", LONE, alone),
+        ("kept", ONE, joined),
+    ):
+        found = found.with_answers(kind, of, answers)
     return found.with_mistakes(pictures(len(labels)))
 
 
@@ -49,7 +53,8 @@ def folder_of(tmp_path, found):
     both = (found.answers[kind].double().numpy() for kind in ("joined", "alone"))
     said = verdict(*both, found.labels.numpy())
     held = read_description(folder)
-    write_model(folder, replace(held, choice=replace(held.choice, verdict=said)))
+    choice = replace(held.choice, verdict=said, candidates=(LONE, ONE))
+    write_model(folder, replace(held, choice=choice))
     return folder
 
 
@@ -126,8 +131,11 @@ def test_evidence_comes_back_as_it_was_and_damage_is_nothing(tmp_path):
     folder = folder_of(tmp_path, found)
     again = read_evidence(folder)
     assert torch.equal(again.labels, found.labels) and again.rounds == found.rounds
-    assert torch.equal(again.of("joined", ONE), found.answers["joined"])
-    assert again.of("joined", replace(ONE, round=4)) is None and again.of("alone", None) is None
+    joined, alone = again.compared(Choice((LONE, ONE)))
+    assert torch.equal(joined, found.answers["joined"])
+    assert torch.equal(alone, found.answers["alone"])
+    assert again.compared(Choice((replace(LONE, round=1), replace(ONE, round=4)))) == (None, None)
+    assert again.compared(Choice()) == (None, None)
     path = evidence_path(folder)
     whole = path.read_bytes()
     for damaged in (b"", whole[:-9], b"no tensors at all"):

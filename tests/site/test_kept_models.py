@@ -65,6 +65,8 @@ def test_a_kept_model_answers_as_it_was_measured(tmp_path, method, more):
             found.results.val.right,
             found.results.val.images,
         )
+        if (said := found.choice.verdict) and said.pairs:  # it speaks of the model that is kept
+            assert (said.pairs.alone if kept.alone else said.pairs.together) == kept.test_right
         assert found.results.exact is True
         data = federation.dealt.site(site)
         again = evaluation(model.probabilities(data.test), data.test_labels)
