@@ -40,6 +40,9 @@ class FeatureMap(nn.Module, ABC):
     least_own_weight: ClassVar[float] = 0.0
     """How many times more a site's own labelled inputs count at least, where they may count
     more."""
+    rounded: ClassVar[bool] = False
+    """Whether a closed form's sums, covariances and grids of heads over these features travel
+    rounded, because there are many of them."""
     size: int
     """d, the number of features of one input."""
 

@@ -21,6 +21,7 @@ class FrozenNetwork(FeatureMap):
     """`embed(trunk(x))`, scaled to norm 1. It is always in evaluation mode."""
 
     name: ClassVar[str] = "network"
+    rounded: ClassVar[bool] = True
 
     def __init__(self, network: Network, seed: int) -> None:
         super().__init__()

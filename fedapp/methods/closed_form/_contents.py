@@ -26,6 +26,18 @@ from fedapp.methods.closed_form._discriminant import (
     sums_schema,
 )
 from fedapp.methods.closed_form._features import FROZEN, features_for
+from fedapp.methods.closed_form._rounded import (
+    DIRECTIONS,
+    PARTS,
+    STEPS,
+    directions_schema,
+    few_rows,
+    few_rows_schema,
+    heads_of,
+    in_12_bits,
+    of_12_bits,
+    schema_in_12_bits,
+)
 from fedapp.protocol.messages import ModelRef, Reply, SiteFacts, Task
 
 TOTALS, RELEASED = "totals", "released"
@@ -37,9 +49,12 @@ FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
 filters of a frozen network are w_0 itself, so no further bytes travel for them."""
 SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
 """Roles of what sites send."""
+ROUNDED = "rounded_sums"
+"""Role that takes the place of `SUMS` for features whose sums travel rounded, unless sums are
+masked; and the number in a task that asks for it."""
 GRID, SOLUTION = "grid", "solution"
 """Roles of what the server makes of the sums."""
-LASTING = (SOLUTION, FILTERS, MIDDLE)
+LASTING = (SOLUTION, FILTERS, MIDDLE, DIRECTIONS)
 """Roles that later tasks of the closed form name again."""
 ACTIONS = LEARN, COUNT, VOTE, GUESS, RELEASE = "learn", "count", "vote", "guess", "release"
 """Actions of a site's tasks, in their order; the last one only where single images are
@@ -65,6 +80,8 @@ The first guesses may lose as much and are still accepted: nearly always guessin
 PRIOR = "prior"
 NUMBERS = RIDGE, TEMPERATURE, OWN_WEIGHT, GUESSED = "ridge", "temperature", "own_weight", "guessed"
 """Names of a solution's tensors, beside those of `Classes` and of the head."""
+DIMENSIONS = "dimensions"
+"""The same, of one that travels rounded."""
 LOGLIK = "loglik"
 """Name of the votes: the log-likelihood under each candidate, summed over a site's deciding
 validation images."""
@@ -85,7 +102,8 @@ class Solution:
     classes: means and covariance. weight [C, d], bias [C]: the common head, calibrated. prior: [C],
     as of `mean_mix`. ridge: what is added to each eigenvalue. temperature: of all heads.
     own_weight: how many times more a site's own labelled images count. guessed: how many times the
-    classes of unlabelled images were guessed.
+    classes of unlabelled images were guessed. dimensions: tr(P W); 0: not computed yet. directions:
+    [r, d], where it travels rounded: then `classes` are of coordinates along them.
     """
 
     classes: Classes
@@ -96,6 +114,8 @@ class Solution:
     temperature: float
     own_weight: float = 0.0
     guessed: float = 0.0
+    dimensions: float = 0.0
+    directions: Tensor | None = None
 
     @property
     def common(self) -> Head:
@@ -105,23 +125,44 @@ class Solution:
     def to_params(self) -> Params:
         """Return it as the tensors that travel."""
         numbers = (self.ridge, self.temperature, self.own_weight, self.guessed)
+        head, rounded = flat_head(self.weight, self.bias), self.directions is not None
+        if rounded:
+            dimensions = {DIMENSIONS: torch.tensor([self.dimensions])}
+            head |= {**in_12_bits(HEAD_WEIGHT, self.weight), **dimensions}
         return {
-            **self.classes.to_params(),
-            **flat_head(self.weight, self.bias),
+            **self.classes.to_params(rounded),
+            **head,
             PRIOR: self.prior.float(),
             **{name: torch.tensor([value]) for name, value in zip(NUMBERS, numbers, strict=True)},
         }
 
     @classmethod
-    def from_params(cls, params: Params) -> "Solution":
-        """Return the solution that `to_params` wrote."""
+    def from_params(cls, params: Params, lent: Params | None = None) -> "Solution":
+        """Return the solution that `to_params` wrote.
+
+        lent: the directions, without which a rounded one has the common head alone.
+        """
+        bias, weight, directions = params[HEAD_BIAS], params[HEAD_WEIGHT], None
+        if DIMENSIONS in params:
+            size = 2 * len(weight) // 3 // len(bias)
+            weight = of_12_bits(HEAD_WEIGHT, params, size).float()
+            directions = None if lent is None else of_12_bits(DIRECTIONS, lent, size)
         return cls(
             Classes.from_params(params),
-            params[HEAD_WEIGHT].view(len(params[HEAD_BIAS]), -1),
-            params[HEAD_BIAS],
+            weight.view(len(bias), -1),
+            bias,
             params[PRIOR].double(),
-            *(float(params[name]) for name in NUMBERS),
+            directions=directions,
+            **{name: float(params[name]) for name in (*NUMBERS, DIMENSIONS) if name in params},
         )
+
+    def along(self, directions: Tensor | None) -> "Solution":
+        """Return it as it travels rounded, by directions; None: as it is."""
+        if directions is None:
+            return self
+        dimensions = self._dimensions
+        classes = self.classes.along(directions)
+        return replace(self, classes=classes, dimensions=dimensions, directions=directions)
 
     def tempered(self, temperature: float, own_weight: float) -> "Solution":
         """Return the same at another temperature and another weight of a site's own images."""
@@ -138,8 +179,24 @@ class Solution:
         """Return a site's head, in which its labelled images, [n, d] and int64 [n], count more."""
         if not (weight and len(labels)):
             return self.common
+        if self.directions is not None:
+            return self._moved(features.double() @ self.directions.T, labels, weight)
         own = self.classes.with_own(features, labels, weight)
         return self._calibrated(*own.head(self.ridge, self._dimensions))
+
+    def _moved(self, seen: Tensor, labels: Tensor, weight: float) -> Head:
+        """Return the common head, moved along the directions only; seen: coordinates [n, r].
+
+        A class that only the site has images of has nothing in common.
+        """
+        assert self.directions is not None
+        own = self.classes.with_own(seen, labels, weight)
+        before, after = (
+            self._calibrated(*one.head(self.ridge, self._dimensions)) for one in (self.classes, own)
+        )
+        move = (after[0] - before[0]).double() @ self.directions
+        bias = torch.where(self.classes.counts > 0, self.bias + (after[1] - before[1]), after[1])
+        return self.weight + move.float(), bias
 
     @cached_property
     def _dimensions(self) -> float:
@@ -148,7 +205,7 @@ class Solution:
         It stands for that with a site's own images, which differs little unless they outweigh all
         others, and would double the time of each head.
         """
-        return self.classes.dimensions(self.ridge)
+        return self.dimensions or self.classes.dimensions(self.ridge)
 
     def alone(self, features: Tensor, labels: Tensor) -> Head:
         """Return the head made only of a site's own labelled images, n >= 1."""
@@ -164,28 +221,52 @@ def flat_head(weight: Tensor, bias: Tensor) -> Params:
     return {HEAD_WEIGHT: weight.float().flatten(), HEAD_BIAS: bias.float().flatten()}
 
 
+def grid_of(weights: Tensor, biases: Tensor, rounded: bool) -> Params:
+    """Return heads at each of `RIDGES`, [L, C, d] and [L, C], as the tensors that travel."""
+    if rounded:
+        return {**few_rows(weights), HEAD_BIAS: biases.float().flatten()}
+    return flat_head(weights, biases)
+
+
+def grid_heads(params: Params) -> tuple[Tensor, Tensor]:
+    """Return the heads, float32 [L, C, d] and [L, C], that `grid_of` wrote."""
+    biases = params[HEAD_BIAS].view(len(RIDGES), -1)
+    if PARTS not in params:
+        return params[HEAD_WEIGHT].view(*biases.shape, -1), biases
+    return heads_of(params, *biases.shape), biases
+
+
+def grid_schema(classes: int, size: int, rounded: bool) -> Schema:
+    """Return the schema of `grid_of` for C classes and d features."""
+    count, each = len(RIDGES), torch.float32
+    plain: Schema = {HEAD_WEIGHT: ((count * classes * size,), each)}
+    heads = few_rows_schema(count, classes, size) if rounded else plain
+    return {**heads, HEAD_BIAS: ((count * classes,), each)}
+
+
 def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
     """Return the schemas of all contents, by role, for features of this name."""
     features, classes = features_for(name, network), network.head.out_features
-    size, each, heads = features.size, torch.float32, len(RIDGES)
+    size, each, rounded = features.size, torch.float32, features.rounded
+    weight: Schema = {HEAD_WEIGHT: ((classes * size,), each)}
     found: dict[str, Schema] = {
         SUMS: sums_schema(classes, size),
         GUESSES: guesses_schema(classes, size),
         **released_schemas(classes, size),
-        GRID: {
-            HEAD_WEIGHT: ((heads * classes * size,), each),
-            HEAD_BIAS: ((heads * classes,), each),
-        },
+        GRID: grid_schema(classes, size, rounded),
         SOLUTION: {
-            **classes_schema(classes, size),
-            HEAD_WEIGHT: ((classes * size,), each),
+            **classes_schema(classes, size, rounded),
+            **(schema_in_12_bits(HEAD_WEIGHT, classes, size) if rounded else weight),
             HEAD_BIAS: ((classes,), each),
             PRIOR: ((classes,), each),
-            **{name: ((1,), each) for name in NUMBERS},
+            **{name: ((1,), each) for name in (*NUMBERS, *((DIMENSIONS,) if rounded else ()))},
         },
-        VOTES: {LOGLIK: ((heads * len(TEMPERATURES),), each)},
+        VOTES: {LOGLIK: ((len(RIDGES) * len(TEMPERATURES),), each)},
         OWN_VOTES: {LOGLIK: ((len(OWN_WEIGHTS),), each)},
     }
+    if rounded:
+        found[ROUNDED] = sums_schema(classes, size, rounded)
+        found[DIRECTIONS] = directions_schema(size)
     if isinstance(features, LearnedFeatures):
         found |= {FIRST: features.sum_schema(0), NEXT: features.sum_schema(1)}
         found[FILTERS] = schema_of(features.state_dict())
@@ -217,6 +298,8 @@ def role_asked_for(task: Task) -> str:
         return votes_role(task.models)
     if task.action == RELEASE:
         return RELEASED if MIDDLE in task.models else TOTALS
+    if task.action == COUNT and task.numbers.get(ROUNDED):
+        return ROUNDED
     return {COUNT: SUMS, GUESS: GUESSES}.get(task.action, "")
 
 
@@ -247,14 +330,14 @@ def check_role_asked_for(
 
 def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
     """Refuse sums and votes that cannot be of the site's images. Raises ProtocolError."""
-    if made := sorted({FILTERS, GRID, SOLUTION, MIDDLE} & arrived.keys()):
+    if made := sorted({FILTERS, GRID, SOLUTION, MIDDLE, DIRECTIONS} & arrived.keys()):
         raise ProtocolError(f"sent a {made[0]}, which the server alone makes: {REMEDY}")
     for role in {VOTES, OWN_VOTES} & arrived.keys():
         _check_votes(arrived[role].whole, facts)
-    if SUMS in arrived:
-        sums = Sums.from_params(arrived[SUMS].whole)
+    for role in {SUMS, ROUNDED} & arrived.keys():
+        sums, rounding = Sums.from_params(arrived[role].whole), 1 / STEPS * (role == ROUNDED)
         for one in by_finding(sums) if len(sums.counts) > len(facts.classes) else [sums]:
-            _check_sums(one, facts, every=one is sums)
+            _check_sums(one, facts, one is sums, TOLERANCE + rounding)
     if GUESSES in arrived:
         guesses = Guesses.from_params(arrived[GUESSES].whole)
         finds = len(guesses.counts) > len(facts.classes)
@@ -286,8 +369,11 @@ def _check_guesses(guesses: Guesses, facts: SiteFacts) -> None:
         )
 
 
-def _check_sums(sums: Sums, facts: SiteFacts, every: bool) -> None:
-    """every: whether each labelled image has a class; a finding need not be read in each image."""
+def _check_sums(sums: Sums, facts: SiteFacts, every: bool, slack: float) -> None:
+    """every: whether each labelled image has a class; a finding need not be read in each image.
+
+    slack: how far rounding may move an eigenvalue of the second moment, relative to its trace.
+    """
     images, known = facts.labelled + facts.unlabelled, int(sums.counts.sum())
     if int(sums.counts.min()) < 0 or known > facts.labelled or (every and known < facts.labelled):
         raise ProtocolError(
@@ -298,8 +384,8 @@ def _check_sums(sums: Sums, facts: SiteFacts, every: bool) -> None:
         raise ProtocolError(f"sums: of {sums.images:g} images, the site has {images}: {REMEDY}")
     most, of_group = sums.by_group
     # The last is a difference of rounded sums.
-    rounding = TOLERANCE + 1e-6 * images
-    if bool((of_group.norm(dim=1) > most * (1 + TOLERANCE) + rounding).any()):
+    longer = TOLERANCE + 1e-6 * images
+    if bool((of_group.norm(dim=1) > most * (1 + TOLERANCE) + longer).any()):
         raise ProtocolError(
             f"sums: a sum of features is longer than the number of its images allows, and features "
             f"have norm 1 at most: {REMEDY}"
@@ -310,8 +396,8 @@ def _check_sums(sums: Sums, facts: SiteFacts, every: bool) -> None:
             f"sums: the second moment of {images} images has trace {trace:g}, and features have "
             f"norm 1 at most: {REMEDY}"
         )
-    slack = TOLERANCE * (trace + TOLERANCE) * torch.eye(len(sums.total), dtype=torch.float64)
-    if int(torch.linalg.cholesky_ex(sums.unexplained + slack).info):
+    level = slack * (trace + TOLERANCE) * torch.eye(len(sums.total), dtype=torch.float64)
+    if int(torch.linalg.cholesky_ex(sums.unexplained + level).info):
         raise ProtocolError(
             "sums: the second moment is not positive semi-definite once class sums are taken out; "
             f"no images have such sums: {REMEDY}"

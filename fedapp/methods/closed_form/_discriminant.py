@@ -21,6 +21,13 @@ import torch
 from torch import Tensor
 
 from fedapp.learn.params import Params, Schema
+from fedapp.methods.closed_form._rounded import (
+    DEVIATIONS,
+    MOST_DIRECTIONS,
+    factor_of,
+    factor_schema,
+    scatter_of,
+)
 
 COUNTS, BY_CLASS, IMAGES, TOTAL, SECOND = "counts", "by_class", "images", "total", "second"
 MEANS, WITHIN = "means", "within"
@@ -81,30 +88,39 @@ class Sums:
             self, counts=self.counts + guesses.counts, by_class=self.by_class + guesses.by_class
         )
 
-    def to_params(self) -> Params:
+    def to_params(self, rounded: bool = False) -> Params:
         """Return the tensors that travel: float32, of the second moment the upper triangle.
 
-        All of them are vectors, because matrices may travel as float16 (`transport.precision`),
-        which these sums must not.
+        rounded: in place of the second moment the factor of `_rounded`, which cannot be added. All
+        of them are vectors, because matrices may travel as float16 (`transport.precision`), which
+        these sums must not.
         """
+        moment = self.second - self._of_mean if rounded else self.second
         return {
             COUNTS: self.counts.long(),
             BY_CLASS: self.by_class.float().flatten(),
             IMAGES: torch.tensor([int(self.images)]),
             TOTAL: self.total.float(),
-            SECOND: packed(self.second),
+            **(factor_of(moment, self.images) if rounded else {SECOND: packed(moment)}),
         }
 
     @classmethod
     def from_params(cls, params: Params) -> Self:
         """Return the sums that `to_params` wrote."""
-        return cls(
+        total, rounded = params[TOTAL].double(), DEVIATIONS in params
+        found = cls(
             params[COUNTS].double(),
             params[BY_CLASS].double().view(len(params[COUNTS]), -1),
             float(params[IMAGES]),
-            params[TOTAL].double(),
-            unpacked(params[SECOND], len(params[TOTAL])),
+            total,
+            scatter_of(params) if rounded else unpacked(params[SECOND], len(total)),
         )
+        return replace(found, second=found.second + found._of_mean) if rounded else found
+
+    @property
+    def _of_mean(self) -> Tensor:
+        """The second moment, [d, d], if all images were like their mean."""
+        return torch.outer(self.total, self.total) / max(self.images, 1.0)
 
     @property
     def unexplained(self) -> Tensor:
@@ -125,14 +141,15 @@ class Sums:
         return torch.cat([self.counts, unlabelled]), torch.cat([self.by_class, rest[None]])
 
 
-def sums_schema(classes: int, size: int) -> Schema:
+def sums_schema(classes: int, size: int, rounded: bool = False) -> Schema:
     """Return the schema of `Sums.to_params` for C classes and d features."""
+    triangle: Schema = {SECOND: ((size * (size + 1) // 2,), torch.float32)}
     return {
         COUNTS: ((classes,), torch.int64),
         BY_CLASS: ((classes * size,), torch.float32),
         IMAGES: ((1,), torch.int64),
         TOTAL: ((size,), torch.float32),
-        SECOND: ((size * (size + 1) // 2,), torch.float32),
+        **(factor_schema(size) if rounded else triangle),
     }
 
 
@@ -342,12 +359,20 @@ class Classes:
         never = torch.full_like(bias, UNSEEN_CLASS_LOGIT)
         return torch.where(known[:, None], weight, 0.0), torch.where(known, bias, never)
 
-    def to_params(self) -> Params:
-        """Return the tensors that travel: float32, of the covariance the upper triangle."""
+    def along(self, directions: Tensor) -> "Classes":
+        """Return the same of the features' coordinates along directions [r, d]."""
+        within = directions @ self.within @ directions.T
+        return replace(self, means=self.means @ directions.T, within=within, found=None)
+
+    def to_params(self, rounded: bool = False) -> Params:
+        """Return the tensors that travel: float32, of the covariance the upper triangle.
+
+        rounded: in place of the triangle the factor of `_rounded`.
+        """
         return {
             COUNTS: self.counts.float(),
             MEANS: self.means.float().flatten(),
-            WITHIN: packed(self.within),
+            **(factor_of(self.within) if rounded else {WITHIN: packed(self.within)}),
             IMAGES: torch.tensor([int(self.images)]),
         }
 
@@ -355,8 +380,8 @@ class Classes:
     def from_params(cls, params: Params) -> Self:
         """Return the classes that `to_params` wrote."""
         means = params[MEANS].double().view(len(params[COUNTS]), -1)
-        within = unpacked(params[WITHIN], means.shape[1])
-        counts = params[COUNTS].double()
+        rounded, counts = DEVIATIONS in params, params[COUNTS].double()
+        within = scatter_of(params) if rounded else unpacked(params[WITHIN], means.shape[1])
         return cls(counts, means, within, float(params[IMAGES]), noise_of(counts))
 
 
@@ -365,12 +390,14 @@ def noise_of(counts: Tensor) -> Tensor:
     return torch.where(counts > 0, 1 / counts.clamp_min(1e-12), 0.0)
 
 
-def classes_schema(classes: int, size: int) -> Schema:
-    """Return the schema of `Classes.to_params`."""
+def classes_schema(classes: int, size: int, rounded: bool = False) -> Schema:
+    """Return the schema of `Classes.to_params`; rounded: along the leading directions."""
+    triangle: Schema = {WITHIN: ((size * (size + 1) // 2,), torch.float32)}
+    size = min(size, MOST_DIRECTIONS) if rounded else size
     return {
         COUNTS: ((classes,), torch.float32),
         MEANS: ((classes * size,), torch.float32),
-        WITHIN: ((size * (size + 1) // 2,), torch.float32),
+        **(factor_schema(size) if rounded else triangle),
         IMAGES: ((1,), torch.int64),
     }
 

@@ -35,6 +35,7 @@ from fedapp.methods.closed_form._contents import (
     PRIOR,
     RIDGE,
     RIDGES,
+    ROUNDED,
     SOLUTION,
     SUMS,
     TEMPERATURE,
@@ -42,6 +43,10 @@ from fedapp.methods.closed_form._contents import (
     VOTE,
     VOTES,
     flat_head,
+    grid_heads,
+    grid_of,
+    grid_schema,
+    role_asked_for,
 )
 from fedapp.methods.closed_form._discriminant import (
     COUNTS,
@@ -64,6 +69,7 @@ from fedapp.methods.closed_form._server import (
     log_prior,
     refine_by_guesses,
     server_contents,
+    sums_role,
 )
 from fedapp.methods.closed_form._server import solve as solved_classes
 from fedapp.methods.closed_form._site import ClosedSite, deciding_images, label_counts
@@ -131,15 +137,14 @@ class FindingSolution:
 def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
     """Return the schemas for findings, which replace those of F classes, `plain`; by role."""
     [size], [findings] = plain[SUMS][TOTAL][0], plain[SUMS][COUNTS][0]
-    each, heads = torch.float32, len(RIDGES)
+    each, heads, rounded = torch.float32, len(RIDGES), ROUNDED in plain
     head: Schema = {HEAD_WEIGHT: ((findings * size,), each), HEAD_BIAS: ((findings,), each)}
     numbers: Schema = {name: ((findings,), each) for name in (RIDGE, TEMPERATURE)}
+    mix: Schema = {MIX_SUMS: ((findings * len(MIX_METRICS),), torch.float64)}
     return {
-        SUMS: {
-            **sums_schema(2 * findings, size),
-            MIX_SUMS: ((findings * len(MIX_METRICS),), torch.float64),
-        },
-        GRID: {name: ((heads * shape[0],), of) for name, (shape, of) in head.items()},
+        SUMS: {**sums_schema(2 * findings, size), **mix},
+        **({ROUNDED: {**sums_schema(2 * findings, size, True), **mix}} if rounded else {}),
+        GRID: grid_schema(findings, size, rounded),
         GUESSES: guesses_schema(2 * findings, size),
         SOLUTION: {**head, PRIOR: ((2 * findings,), each), **numbers, GUESSED: ((1,), each)},
         VOTES: {LOGLIK: ((findings * heads * len(TEMPERATURES),), each)},
@@ -186,7 +191,8 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     lent, senders, replies = yield from gather_sums(rnd, name)
     if not replies:
         return server_contents(rnd)
-    rows = [rnd.pool.read(rnd.pool.latest(k, SUMS)) for k in by_digest(rnd, senders, SUMS)]
+    role = sums_role(rnd, name)
+    rows = [rnd.pool.read(rnd.pool.latest(k, role)) for k in by_digest(rnd, senders, role)]
     every = [Sums.from_params(row) for row in rows]
     total, seen = sum_of(every), torch.stack([one.counts.view(-1, 2) for one in every])
     if not total.counts.sum():
@@ -200,18 +206,21 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     else:
         priors = [mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]
     prior = torch.stack(priors)
-    usual = defaults_of(rnd, name).default_temperature
+    features = defaults_of(rnd, name)
     read = total.counts.view(-1, 2)
-    before = torch.stack([log_prior(usual, counts, len(total.total)) for counts in read])
+    usual, size = features.default_temperature, len(total.total)
+    before = torch.stack([log_prior(usual, counts, size) for counts in read])
+    candidates = before, features.rounded
     known = (total.counts.view(-1, 2) > 0).all(1).repeat_interleave(2)
 
     def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
         # Of a finding of which the labels say one thing alone nothing can be guessed.
         right = Guesses(guesses.counts * known, guesses.by_class * known[:, None])
-        other, its = yield from _solution(rnd, total.with_guesses(right), prior, before, lent)
+        more = total.with_guesses(right)
+        other, its = yield from _solution(rnd, more, prior, candidates, lent)
         return replace(other, guessed=last.guessed + 1), its
 
-    first = yield from _solution(rnd, total, prior, before, lent)
+    first = yield from _solution(rnd, total, prior, candidates, lent)
     most = guesses if any(rnd.facts[k].unlabelled for k in senders) else 0
     solution = yield from refine_by_guesses(rnd, first, most, (senders, lent), again)
     rnd.pool.put(solution.to_params(), SOLUTION)
@@ -219,15 +228,16 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
 
 
 def _solution(
-    rnd: Round, sums: Sums, prior: Tensor, before: Tensor, lent: TaskModels
+    rnd: Round, sums: Sums, prior: Tensor, candidates: tuple[Tensor, bool], lent: TaskModels
 ) -> Phases[tuple[FindingSolution, float]]:
     """Return the solution by the candidates with most votes, and the labels' log-likelihood.
 
-    before: as of `log_prior` for each finding, [F, N].
+    candidates: as of `log_prior` for each finding, [F, N], and whether heads travel rounded.
     """
+    before, rounded = candidates
     found = [_heads(one) for one in by_finding(sums)]
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))
-    grid = rnd.pool.put(flat_head(weights, biases), GRID)
+    grid = rnd.pool.put(grid_of(weights, biases, rounded), GRID)
     replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
     votes = [one[LOGLIK].double() for _, one in contents_sent(rnd, replies, VOTES)]
     likely = before + sum(votes, torch.zeros(before.numel())).view(before.shape)
@@ -261,19 +271,19 @@ class FindingSite(ClosedSite):
             return super().answer(task)
         found = sums_of(
             self.features(LABELLED), self.site.data.labels, self.features(UNLABELLED)
-        ).to_params()
+        ).to_params(role_asked_for(task) == ROUNDED)
         every = [same_class_pair_sums(own) for own in label_counts(self.site)]
         found[MIX_SUMS] = torch.tensor(every, dtype=torch.float64).flatten()
-        return SiteReport(contents={SUMS: found})
+        return SiteReport(contents={role_asked_for(task): found})
 
     def votes(self, task: Task) -> Params:
         """Return each finding's log-likelihood for each lambda and temperature."""
         chosen = deciding_images(self.site)
         labels = self.site.data.val_labels.cpu()[chosen]
         seen = self.features(VAL).cpu()[chosen].double()
-        grid, mix = self.site.contents(task.models[GRID][0]), self.mix_alone().log()
-        biases = grid[HEAD_BIAS].view(len(RIDGES), -1).double()
-        weights = grid[HEAD_WEIGHT].view(*biases.shape, -1).double()
+        mix = self.mix_alone().log()
+        grid = grid_heads(self.site.contents(task.models[GRID][0]))
+        weights, biases = (of.double() for of in grid)
         z = torch.einsum("nd,lfd->nlf", seen, weights) + biases
         heated = (
             z[..., None] / torch.tensor(TEMPERATURES).double() + (mix[:, 1] - mix[:, 0])[:, None]

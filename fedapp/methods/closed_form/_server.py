@@ -42,6 +42,7 @@ from fedapp.methods.closed_form._contents import (
     RELEASED,
     REMEDY,
     RIDGES,
+    ROUNDED,
     SOLUTION,
     STEP,
     SUMS,
@@ -49,7 +50,7 @@ from fedapp.methods.closed_form._contents import (
     TOTALS,
     VOTE,
     Solution,
-    flat_head,
+    grid_of,
     own_weights,
     votes_role,
 )
@@ -62,6 +63,7 @@ from fedapp.methods.closed_form._protected import (
     middle_from_rows,
     solution_of,
 )
+from fedapp.methods.closed_form._rounded import DIRECTIONS, leading, of_12_bits
 from fedapp.privacy.accountant import Protection
 from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply
 
@@ -140,12 +142,14 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         return server_contents(rnd)
     labels: list[Tensor] = []
 
+    role = sums_role(rnd, name)
+
     def sums_of(site: int) -> Sums:
-        sums = Sums.from_params(rnd.pool.read(rnd.pool.latest(site, SUMS)))
+        sums = Sums.from_params(rnd.pool.read(rnd.pool.latest(site, role)))
         labels.append(sums.counts)
         return sums
 
-    total = sum_of(map(sums_of, by_digest(rnd, senders, SUMS)))
+    total = sum_of(map(sums_of, by_digest(rnd, senders, role)))
     if not total.counts.sum():
         raise RunError(
             "no site has a labelled image, and the closed form needs some: label images at one "
@@ -158,12 +162,18 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         prior = mean_mix(torch.stack(labels))
     features = defaults_of(rnd, name)
     before = log_prior(features.default_temperature, total.counts, len(total.total))
-    solution, likely = yield from _solution(rnd, total, prior, before, lent)
+    classes, directions = Classes.of(total), None
+    if features.rounded:
+        lent |= {DIRECTIONS: [rnd.pool.put(leading(classes.spectrum), DIRECTIONS)]}
+        directions = rnd.pool.read(lent[DIRECTIONS][0])
+    given = prior, before, directions
+    solution, likely = yield from _solution(rnd, classes, given, lent)
     if own:
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
 
     def again(guesses: Guesses, last: Solution) -> Phases[tuple[Solution, float]]:
-        other, its = yield from _solution(rnd, total.with_guesses(guesses), prior, before, lent)
+        classes = Classes.of(total.with_guesses(guesses))
+        other, its = yield from _solution(rnd, classes, given, lent)
         return replace(other, own_weight=last.own_weight, guessed=last.guessed + 1), its
 
     most = guesses if total.images > total.counts.sum() else 0
@@ -209,15 +219,22 @@ def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Se
     new replies; without new replies there is nothing to solve. Raises RunError where there are no
     sums at all.
     """
-    fresh = [site for site in rnd.everybody if not rnd.pool.has(site, SUMS)]
+    role = sums_role(rnd, name)
+    fresh = [site for site in rnd.everybody if not rnd.pool.has(site, role)]
     if not fresh:
         return {}, [], []
     lent = yield from features_of(rnd, name)
-    replies = yield [rnd.task(site, COUNT, 0, {}, **lent) for site in fresh]
-    senders = [site for site in rnd.everybody if rnd.pool.has(site, SUMS)]
+    numbers = {ROUNDED: 1.0} if role == ROUNDED else {}
+    replies = yield [rnd.task(site, COUNT, 0, numbers, **lent) for site in fresh]
+    senders = [site for site in rnd.everybody if rnd.pool.has(site, role)]
     if not senders:
         raise RunError(NO_SUMS)
     return lent, senders, replies
+
+
+def sums_role(rnd: Round, name: str) -> str:
+    """Return the role of what sites send: masked sums are added before anybody could round them."""
+    return ROUNDED if feature_class(name).rounded and not rnd.masked else SUMS
 
 
 def _protected(rnd: Round, name: str, protection: Protection) -> Phases[dict[str, list[ModelRef]]]:
@@ -243,8 +260,12 @@ def _protected(rnd: Round, name: str, protection: Protection) -> Phases[dict[str
     if rnd.masked:
         variance = noise_variance(replies[0].metrics)
     noise = protection.release_multiplier * SENSITIVITY * math.sqrt(variance)
-    default = defaults_of(rnd, name).default_temperature
-    solution = solution_of(classes_of(total, noise, middle), default)
+    features, found = defaults_of(rnd, name), classes_of(total, noise, middle)
+    solution = solution_of(found, features.default_temperature)
+    if features.rounded:
+        made = leading(found.spectrum)
+        rnd.pool.put(made, DIRECTIONS)
+        solution = solution.along(of_12_bits(DIRECTIONS, made, size))
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)
 
@@ -287,19 +308,25 @@ def _fixed_size(rnd: Round, name: str) -> int:
 
 
 def _solution(
-    rnd: Round, sums: Sums, prior: Tensor, before: Tensor, lent: Mapping[str, Sequence[ModelRef]]
+    rnd: Round,
+    classes: Classes,
+    given: tuple[Tensor, Tensor, Params | None],
+    lent: Mapping[str, Sequence[ModelRef]],
 ) -> Phases[tuple[Solution, float]]:
     """Return the solution of all sums with the best lambda and temperature, and its likelihood.
 
-    prior: as of `mean_mix`. before: as of `log_prior`. lent: further contents that tasks name.
+    given: as of `mean_mix` and `log_prior`; of a solution that travels rounded, `leading`. lent:
+    further contents that tasks name.
     """
-    classes = Classes.of(sums)
+    prior, before, made = given
     weights, biases = classes.heads(RIDGES)
-    grid = rnd.pool.put(flat_head(weights, biases), GRID)
+    directions = None if made is None else of_12_bits(DIRECTIONS, made, weights.shape[2])
+    grid = rnd.pool.put(grid_of(weights, biases, made is not None), GRID)
     best, likely = yield from elect(rnd, before, {GRID: [grid], **lent})
     ridge, place = divmod(best, len(TEMPERATURES))
     t, level = TEMPERATURES[place], classes.level(RIDGES[ridge])
-    return Solution(classes, weights[ridge] / t, biases[ridge] / t, prior, level, t), likely
+    found = Solution(classes, weights[ridge] / t, biases[ridge] / t, prior, level, t)
+    return found.along(directions), likely
 
 
 def _with_own(

@@ -10,14 +10,7 @@ from fedapp.core.rng import numpy_stream
 from fedapp.data.sites import LABELLED, TEST, UNLABELLED, VAL
 from fedapp.learn.class_priors import class_mix, reweighted, same_class_pair_sums, site_mix
 from fedapp.learn.features import FeatureMap, LearnedFeatures
-from fedapp.learn.linear_head import (
-    HEAD_BIAS,
-    HEAD_WEIGHT,
-    FeatureHead,
-    Head,
-    answers_from_features,
-    compute_features,
-)
+from fedapp.learn.linear_head import FeatureHead, Head, answers_from_features, compute_features
 from fedapp.learn.params import Params
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.uncertainty import scoring_batches
@@ -33,18 +26,20 @@ from fedapp.methods.closed_form._contents import (
     MIN_LOGLIK,
     MIX_METRICS,
     RELEASE,
-    RIDGES,
+    ROUNDED,
     SOLUTION,
     STEP,
     TEMPERATURES,
     TOTALS,
     Solution,
+    grid_heads,
     own_weights,
     role_asked_for,
 )
 from fedapp.methods.closed_form._discriminant import Guesses, Sums, raise_unseen_logits
 from fedapp.methods.closed_form._features import FROZEN, Coordinates, features_for
 from fedapp.methods.closed_form._protected import Released, chosen_at_home, clipped_rows, first_row
+from fedapp.methods.closed_form._rounded import DIRECTIONS
 from fedapp.protocol.messages import Evaluation, Task
 
 _LAST_SOLUTION: dict[str, Solution] = {}
@@ -88,7 +83,7 @@ class ClosedSite:
         if task.action == LEARN:
             found = self.patches(int(task.numbers[STEP]))
         elif task.action == COUNT:
-            found = self.sums().to_params()
+            found = self.sums().to_params(role_asked_for(task) == ROUNDED)
             if task.sum is not None:  # else the server has the counts of each site
                 metrics = dict(
                     zip(MIX_METRICS, same_class_pair_sums(label_counts(self.site)), strict=True)
@@ -157,9 +152,7 @@ class ClosedSite:
         If the task names a solution instead: for every weight of the site's own labelled images.
         """
         if GRID in task.models:
-            grid = self.site.contents(task.models[GRID][0])
-            biases = grid[HEAD_BIAS].view(len(RIDGES), -1)
-            heads = zip(grid[HEAD_WEIGHT].view(*biases.shape, -1), biases, strict=True)
+            heads = zip(*grid_heads(self.site.contents(task.models[GRID][0])), strict=True)
             yield from ((weight / t, bias / t) for weight, bias in heads for t in TEMPERATURES)
         else:
             solution, known = self.solution(task), self.known()
@@ -167,11 +160,12 @@ class ClosedSite:
 
     def shared(self, task: Task) -> Solution:
         """Return the solution that a task names, as the server made it."""
-        ref = task.models[SOLUTION][0]
-        if ref.digest not in _LAST_SOLUTION:
+        both = [ref for role in (SOLUTION, DIRECTIONS) for ref in task.models.get(role, ())]
+        key = " ".join(ref.digest for ref in both)
+        if key not in _LAST_SOLUTION:
             _LAST_SOLUTION.clear()
-            _LAST_SOLUTION[ref.digest] = Solution.from_params(self.site.contents(ref))
-        return _LAST_SOLUTION[ref.digest]
+            _LAST_SOLUTION[key] = Solution.from_params(*map(self.site.contents, both))
+        return _LAST_SOLUTION[key]
 
     def solution(self, task: Task) -> Solution:
         """Return the solution that a task names, as the site uses it."""

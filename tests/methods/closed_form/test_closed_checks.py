@@ -22,6 +22,7 @@ from fedapp.methods.closed_form._contents import (
     MIN_LOGLIK,
     NEXT,
     OWN_VOTES,
+    ROUNDED,
     SOLUTION,
     SUMS,
     VOTE,
@@ -39,6 +40,7 @@ from fedapp.methods.closed_form._discriminant import (
     Guesses,
     Sums,
 )
+from fedapp.methods.closed_form._rounded import DIRECTIONS, FACTOR, STEPS
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.methods.recommended._calibration import Fit
 from fedapp.methods.recommended._stack import FITTED, NUMBERS, STACK, check_fitted
@@ -131,7 +133,60 @@ def test_the_unlabelled_images_sum_must_be_in_the_second_moment_too():
     assert "not positive semi-definite" in refused(SUMS, bent.to_params())
 
 
-@pytest.mark.parametrize("role", [SOLUTION, GRID, FILTERS])
+def rounded(labelled=6, unlabelled=4, size=4):
+    labels = torch.arange(labelled) % 2
+    sums = Sums.of(drawn(labelled, size), labels, drawn(unlabelled, size, 1), 2)
+    return sums.to_params(rounded=True)
+
+
+@pytest.mark.parametrize("size", [1, 4, 200])
+def test_honest_rounded_sums_are_taken(size):
+    check(ROUNDED, rounded(size=size))
+    check(ROUNDED, rounded(0, 10, size), replace(FACTS, labelled=0, unlabelled=10))
+    check(ROUNDED, rounded(0, 0, size), replace(FACTS, labelled=0, unlabelled=0))
+    many = replace(FACTS, labelled=5_000, unlabelled=1_000)
+    check(ROUNDED, rounded(5_000, 1_000, size), many)
+
+
+@pytest.mark.parametrize("turn", [0.0, 0.3, 0.7853981634])
+def test_honest_rounded_sums_are_taken_where_all_images_of_a_class_are_alike(turn):
+    """There nothing is left within classes: what rounding takes goes below 0."""
+    rows = torch.eye(300)[:3]
+    rows[1] = turn * rows[0] + (1 - turn**2) ** 0.5 * rows[1]
+    x = torch.repeat_interleave(0.99999 * rows, 50, 0)
+    labels = torch.arange(2).repeat_interleave(50)
+    params = Sums.of(x[:100], labels, x[100:], 2).to_params(rounded=True)
+    check(ROUNDED, params, replace(FACTS, labelled=100, unlabelled=50))
+
+
+@pytest.mark.parametrize("by", [1 / STEPS, 0.01, 1.0])
+def test_rounded_sums_whose_classes_lie_farther_apart_than_all_images_are_refused(by):
+    """Impossible by no more than rounding they are taken, as are possible ones."""
+    apart = torch.zeros(10, 4)
+    apart[:6, 0] = torch.tensor([0.5, -0.5]).repeat(3)
+    sums = Sums.of(apart[:6], torch.arange(6) % 2, apart[6:], 2)
+    less = replace(sums, second=(1 - by) * sums.second)
+    if by > 1 / STEPS:
+        assert "not positive semi-definite" in refused(ROUNDED, less.to_params(rounded=True))
+    else:
+        check(ROUNDED, less.to_params(rounded=True))
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda p: p | {COUNTS: p[COUNTS] + 1}, "the site has 6 labelled"),
+    (lambda p: p | {IMAGES: p[IMAGES] * 0}, "of 0 images, the site has 10"),
+    (lambda p: p | {BY_CLASS: 3 * p[BY_CLASS]}, "longer than the number of its images allows"),
+    (lambda p: p | {"deviations": 2 * p["deviations"] + 1}, "has trace"),
+    (lambda p: p | {"deviations": p["deviations"] + 3e38}, "has trace"),
+    (lambda p: p | {"deviations": 0 * p["deviations"]}, "not positive semi-definite"),
+    (lambda p: p | {TOTAL: 0 * p[TOTAL]}, "longer than the number of its images allows"),
+    (lambda p: p | {FACTOR: p[FACTOR] * 0}, "not positive semi-definite"),
+], ids=range(8))  # fmt: skip
+def test_rounded_sums_that_no_images_have_are_refused(change, says):
+    assert says in refused(ROUNDED, change(rounded()))
+
+
+@pytest.mark.parametrize("role", [SOLUTION, GRID, FILTERS, DIRECTIONS])
 def test_what_the_server_alone_makes_is_refused(role):
     assert f"sent a {role}, which the server alone makes" in refused(role, {})
 
@@ -192,6 +247,13 @@ def test_an_answer_holds_what_was_asked_for_and_no_more(action, named, role):
         with pytest.raises(ProtocolError, match=f"asked for its {role}, it sent"):
             check_role_asked_for(task, replace(REPLY, contents=contents))
     check_role_asked_for(replace(task, action="evaluate"), REPLY)
+
+
+def test_the_task_says_which_sums_it_asks_for():
+    ref = ModelRef(0, 0, "b" * 64)
+    task = Task(0, 0, COUNT, ref, {FILTERS: (ref,)})
+    assert role_asked_for(task) == SUMS
+    assert role_asked_for(replace(task, numbers={ROUNDED: 1.0})) == ROUNDED
 
 
 # --- sums of patches ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedapp.learn.params import schema_of
+from fedapp.methods.closed_form._contents import RIDGES, Solution, grid_heads, grid_of, grid_schema
 from fedapp.methods.closed_form._discriminant import (
     MIN_RIDGE,
     UNSEEN_CLASS_LOGIT,
@@ -19,6 +20,17 @@ from fedapp.methods.closed_form._discriminant import (
     shares_of_all,
     sum_of,
     sums_schema,
+)
+from fedapp.methods.closed_form._rounded import (
+    DIRECTIONS,
+    MOST_DIRECTIONS,
+    STEPS,
+    factor_of,
+    in_12_bits,
+    leading,
+    of_12_bits,
+    scatter_of,
+    schema_in_12_bits,
 )
 
 EMPTY = torch.empty(0, 2)
@@ -40,7 +52,7 @@ def sums_of(x, labels, known, classes=3):
 
 def logits(head, x):
     weight, bias = head
-    return x.double() @ weight.T + bias
+    return x.double() @ weight.double().T + bias
 
 
 # --- sums -----------------------------------------------------------------------------------------
@@ -384,3 +396,135 @@ def test_another_mix_among_the_labels_leaves_nothing_between_classes_in_the_cova
     labels = torch.tensor([0] * 9 + [1])
     found = Classes.of(Sums.of(points[labels], labels, points[1:].repeat(8, 1), 2))
     assert float(found.within.abs().max()) < 1e-4
+
+
+# --- what travels rounded -------------------------------------------------------------------------
+
+
+def test_the_factor_of_correlations_by_hand():
+    """A correlation of 0.6: the factor's rows are (1, 0) and (0.6, 0.8)."""
+    params = factor_of(torch.tensor([[4.0, 3.6], [3.6, 9]]).double(), 9.0)
+    assert params["deviations"].tolist() == [2, 3]
+    steps = [2 * STEPS, round(1.6 * STEPS), round(1.8 * STEPS), 0]  # of 1, 0.6, 0.8, and no number
+    bits = sum(step << 12 * place for place, step in enumerate(steps))
+    assert bytes(params["factor"].tolist()) == bits.to_bytes(6, "little")
+    found, row = scatter_of(params), (round(0.6 * STEPS), round(0.8 * STEPS))
+    assert found.diagonal().tolist() == pytest.approx([4, 9])
+    assert float(found[0, 1]) == pytest.approx(6 * row[0] / np.hypot(*row))
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (1, 5), (3, 5), (2, 4)])
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e30])
+def test_numbers_of_12_bits_are_off_by_half_a_step_of_their_row(count, size, scale):
+    rows = scale * torch.randn(count, size).double()
+    params = in_12_bits("x", rows)
+    assert schema_of(params) == schema_in_12_bits("x", count, size)
+    off = (of_12_bits("x", params, size) - rows).abs()
+    assert bool((off <= 0.501 * rows.abs().amax(1, keepdim=True) / STEPS).all())
+
+
+def alike(count, size, kinds):
+    """Images of so many kinds; those of a kind are all alike, and of one class."""
+    stream = torch.Generator().manual_seed(count)
+    x = torch.rand(kinds, size, generator=stream) ** 3
+    return (0.99999 * x / x.norm(dim=1, keepdim=True))[torch.arange(count) % kinds]
+
+
+@pytest.mark.parametrize(("x", "kinds"), [
+    (drawn(200, 40)[0], 3), (drawn(20, 300)[0], 3), (alike(50, 30, 1), 1), (alike(50, 30, 2), 2),
+    (alike(60, 90, 3), 3), (drawn(1)[0], 1), (drawn(2)[0], 2), (torch.eye(4)[[0, 0, 1, 1]], 2),
+    (torch.zeros(3, 4), 1), (torch.empty(0, 5), 1), (drawn(9, 1)[0], 3),
+], ids=range(11))  # fmt: skip
+def test_rounded_sums_are_nearly_the_same_and_have_no_negative_eigenvalue(x, kinds):
+    """Of many images, of few, of images that are all alike, of one, of none."""
+    sums = sums_of(x, torch.arange(len(x)) % kinds, len(x) * 2 // 3, kinds)
+    params = sums.to_params(rounded=True)
+    assert schema_of(params) == sums_schema(kinds, x.shape[1], rounded=True)
+    found, most = Sums.from_params(params), float(sums.second.trace()) / STEPS
+    assert torch.equal(found.counts, sums.counts) and found.images == sums.images
+    torch.testing.assert_close(found.by_class, sums.by_class, rtol=1e-6, atol=1e-6)
+    wanted = sums.second.diagonal()
+    torch.testing.assert_close(found.second.diagonal(), wanted, rtol=1e-6, atol=1e-7)
+    assert float(torch.linalg.eigvalsh(found.second).min()) > -1e-12 * (1 + sums.images)
+    assert float(torch.linalg.eigvalsh(found.unexplained).min()) >= -most / 2 - 1e-6
+    off = found.second - sums.second
+    assert float(torch.linalg.matrix_norm(off, 2)) <= most + 1e-4
+
+
+def solved(classes, ridge=1.0):
+    level = classes.level(ridge)
+    weight, bias = (part.float() / 2 for part in classes.head(level))
+    return Solution(classes, weight, bias, torch.ones(len(bias)) / len(bias), level, 2.0)
+
+
+def travelled(whole):
+    """A solution as it is with a site."""
+    made = leading(whole.classes.spectrum)
+    turned = of_12_bits(DIRECTIONS, made, whole.weight.shape[1])
+    params = whole.along(turned).to_params()
+    return Solution.from_params(params, made)
+
+
+def pooled(size=12, classes=3):
+    x, labels = drawn(90, size, seed=3)
+    found = Classes.of(sums_of(x, labels.clamp_max(classes - 1), 60))
+    return solved(found), drawn(15, size, seed=4)
+
+
+@pytest.mark.parametrize("size", [1, 12, MOST_DIRECTIONS])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("weight", [0.0, 3.0, 100.0])
+def test_along_as_many_directions_as_features_a_sites_head_is_the_same(size, classes, weight):
+    """But for float16, whether or not others have images of the third class."""
+    whole, own = pooled(size, classes)
+    x = drawn(50, size, seed=5)[0]
+    wanted, found = (logits(one.head(*own, weight), x) for one in (whole, travelled(whole)))
+    few = wanted.clamp_min(-100)
+    torch.testing.assert_close(found.clamp_min(-100), few, rtol=0, atol=1e-2 * float(few.std()))
+
+
+def test_own_images_move_a_head_along_the_directions_as_these_alone_would():
+    """Features that are their coordinates, by hand, and the rest stays that of the common head."""
+    whole, (x, labels) = pooled(4 * MOST_DIRECTIONS)
+    came, beyond = travelled(whole), drawn(50, 4 * MOST_DIRECTIONS, seed=5)[0].double()
+    turned = came.directions
+    level, dimensions = whole.ridge, whole.classes.dimensions(whole.ridge)
+    assert came.dimensions == pytest.approx(dimensions)
+    few = whole.classes.along(turned)
+    seen = beyond @ turned.T
+    moves = [
+        logits(one.head(level, dimensions), seen) / whole.temperature
+        for one in (few, few.with_own(x.double() @ turned.T, labels, 10.0))
+    ]
+    found = logits(came.head(x, labels, 10.0), beyond) - logits(came.common, beyond)
+    torch.testing.assert_close(found, moves[1] - moves[0], rtol=1e-2, atol=1e-2)
+    across = beyond - seen @ turned  # nearly orthogonal to all directions
+    off = (came.head(x, labels, 10.0)[0] - came.common[0]).double() @ across.T
+    assert float(off.abs().max()) < 1e-2 * float(found.abs().max())
+
+
+def test_without_own_images_it_is_the_common_head_to_the_bit():
+    whole, (x, labels) = pooled(4 * MOST_DIRECTIONS)
+    came = travelled(whole)
+    for weight, known in ((0.0, len(x)), (9.0, 0)):
+        found = came.head(x[:known], labels[:known], weight)
+        assert all(torch.equal(a, b) for a, b in zip(found, came.common, strict=True))
+    most = whole.weight.abs().amax(1, keepdim=True) / STEPS
+    assert bool(((came.weight - whole.weight).abs() <= most).all())
+    assert torch.equal(came.bias, whole.bias)
+    tiny = logits(came.head(x, labels, 1e-7), x)
+    torch.testing.assert_close(tiny, logits(came.common, x), rtol=0, atol=1e-3)
+    for one, other in zip(whole.alone(x, labels), came.alone(x, labels), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_heads_of_a_grid_are_each_nearly_the_one():
+    """In relation to its own norm, which falls as lambda grows; biases are exact."""
+    heads = pooled()[0].classes.heads(RIDGES)
+    params = grid_of(*heads, rounded=True)
+    assert schema_of(params) == grid_schema(3, 12, rounded=True)
+    weights, biases = grid_heads(params)
+    off = (weights - heads[0]).flatten(1).norm(dim=1) / heads[0].flatten(1).norm(dim=1)
+    assert float(off.max()) < 0.02 and torch.equal(biases, heads[1].float())
+    none = grid_heads(grid_of(0 * heads[0], heads[1], rounded=True))[0]
+    assert not bool(none.any())
