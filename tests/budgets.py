@@ -61,7 +61,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/evaluation": (850, 8),
     "fedapp/learn": (2_890, 40),
     "fedapp/aggregation": (300, 8),
-    "fedapp/methods": (5_825, 66),
+    "fedapp/methods": (6_010, 66),
     "fedapp/experiment": (1_375, 9),
     "fedapp/models": (1_222, 10),
     "fedapp/site": (2_582, 17),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (49_600, 405),
+    "tests": (49_760, 405),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

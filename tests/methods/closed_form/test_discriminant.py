@@ -451,6 +451,19 @@ def test_rounded_sums_are_nearly_the_same_and_have_no_negative_eigenvalue(x, kin
     assert float(torch.linalg.matrix_norm(off, 2)) <= most + 1e-4
 
 
+@pytest.mark.parametrize("ridge", [0.01, 1.0])
+def test_heads_made_of_rounded_sums_answer_alike(ridge):
+    """Of three sites, which round each by itself."""
+    x, labels = drawn(300, 40)
+    sites = [sums_of(*(part[k::3] for part in (x, labels)), 50) for k in range(3)]
+    came = [Sums.from_params(site.to_params(rounded=True)) for site in sites]
+    wanted, found = (
+        logits(classes.head(classes.level(ridge)), x)
+        for classes in (Classes.of(sum_of(sites)), Classes.of(sum_of(came)))
+    )
+    assert float((found - wanted).abs().max()) < 5e-3 * float(wanted.std())
+
+
 def solved(classes, ridge=1.0):
     level = classes.level(ridge)
     weight, bias = (part.float() / 2 for part in classes.head(level))
