@@ -24,9 +24,6 @@ STEPS = 2**11 - 1
 """Steps from 0 to 1, and to -1. Rounding of a factor changes no eigenvalue of a second moment by
 more than 1 / STEPS of its trace: found was 0.3 of it, where each class has images that are all
 alike."""
-JITTER = 1e-8
-"""Added to correlations, so that there is a factor where there are fewer images than features. Its
-root is less than half a step."""
 LEAST = 1e-6
 """A deviation, of one image of norm 1, below which a feature is rounding and correlates with
 none."""
@@ -91,10 +88,11 @@ def factor_of(scatter: Tensor, images: float = 1.0) -> Params:
     """
     deviations = scatter.diagonal().clamp_min(0).sqrt()
     each = deviations.clamp_min(LEAST * math.sqrt(max(images, 1.0)))
-    alike = (scatter / each / each[:, None]).fill_diagonal_(1 + JITTER)
-    rows, columns = torch.tril_indices(*alike.shape)
-    factor = _packed(torch.linalg.cholesky(alike)[rows, columns])
-    return {DEVIATIONS: deviations.float(), FACTOR: factor}
+    values, vectors = torch.linalg.eigh((scatter / each / each[:, None]).fill_diagonal_(1))
+    # Cholesky's factor but for signs, also where there are fewer images than features.
+    lower = torch.linalg.qr((vectors * values.clamp_min(0).sqrt()).T).R.T
+    rows, columns = torch.tril_indices(*lower.shape)
+    return {DEVIATIONS: deviations.float(), FACTOR: _packed(lower[rows, columns])}
 
 
 def scatter_of(params: Params) -> Tensor:

@@ -405,9 +405,9 @@ def test_the_factor_of_correlations_by_hand():
     """A correlation of 0.6: the factor's rows are (1, 0) and (0.6, 0.8)."""
     params = factor_of(torch.tensor([[4.0, 3.6], [3.6, 9]]).double(), 9.0)
     assert params["deviations"].tolist() == [2, 3]
-    steps = [2 * STEPS, round(1.6 * STEPS), round(1.8 * STEPS), 0]  # of 1, 0.6, 0.8, and no number
-    bits = sum(step << 12 * place for place, step in enumerate(steps))
-    assert bytes(params["factor"].tolist()) == bits.to_bytes(6, "little")
+    bits = int.from_bytes(bytes(params["factor"].tolist()), "little")
+    steps = [(bits >> 12 * place & 4095) - STEPS for place in range(3)]
+    assert [abs(step) for step in steps] == [STEPS, round(0.6 * STEPS), round(0.8 * STEPS)]
     found, row = scatter_of(params), (round(0.6 * STEPS), round(0.8 * STEPS))
     assert found.diagonal().tolist() == pytest.approx([4, 9])
     assert float(found[0, 1]) == pytest.approx(6 * row[0] / np.hypot(*row))
@@ -434,7 +434,8 @@ def alike(count, size, kinds):
     (drawn(200, 40)[0], 3), (drawn(20, 300)[0], 3), (alike(50, 30, 1), 1), (alike(50, 30, 2), 2),
     (alike(60, 90, 3), 3), (drawn(1)[0], 1), (drawn(2)[0], 2), (torch.eye(4)[[0, 0, 1, 1]], 2),
     (torch.zeros(3, 4), 1), (torch.empty(0, 5), 1), (drawn(9, 1)[0], 3),
-], ids=range(11))  # fmt: skip
+    (drawn(40, 30)[0] * torch.logspace(0, -9, 30), 3),
+], ids=range(12))  # fmt: skip
 def test_rounded_sums_are_nearly_the_same_and_have_no_negative_eigenvalue(x, kinds):
     """Of many images, of few, of images that are all alike, of one, of none."""
     sums = sums_of(x, torch.arange(len(x)) % kinds, len(x) * 2 // 3, kinds)
