@@ -7,8 +7,9 @@ import torch
 
 import fedapp
 from fedapp.core.errors import ProtocolError
+from fedapp.learn.features.hog import Hog
 from fedapp.methods.base import Arrived
-from fedapp.methods.closed_form._contents import GUESSES, RIDGES, SUMS, check_closed
+from fedapp.methods.closed_form._contents import GUESSES, RIDGES, ROUNDED, SUMS, check_closed
 from fedapp.methods.closed_form._discriminant import (
     UNSEEN_CLASS_GAP,
     Classes,
@@ -72,13 +73,14 @@ def test_a_finding_that_no_image_shows_or_all_do_has_no_slope():
         assert not weight.any() and bias == expected
 
 
-def test_sums_that_no_images_have_are_refused():
+@pytest.mark.parametrize("role", [SUMS, ROUNDED])
+def test_sums_that_no_images_have_are_refused(role):
     x, y, other = drawn()
     facts = SiteFacts(0, (5,), ("a", "b", "c"), 40, 7, 0, 0, "0" * 64)
     honest = sums_of(x, y, other)
 
     def arrived(sums):
-        return {SUMS: Arrived(sums.to_params(), frozenset())}
+        return {role: Arrived(sums.to_params(role == ROUNDED), frozenset())}
 
     check_closed(arrived(honest), facts)
     more = honest.counts + torch.tensor([0, 41, 0, 0, 0, 0])
@@ -142,6 +144,19 @@ def test_a_run_finds_what_there_is_and_its_model_answers_as_measured():
     said = model.probabilities(torch.zeros(2, 1, 16, 16, dtype=torch.uint8))
     assert said.shape == (2, 3) and said[:, 2].max() < 0.01
     assert model._model.recipe.finds
+
+
+def test_a_run_whose_sums_and_heads_travel_rounded_finds_the_same(monkeypatch):
+    data = fedapp.Federation([site(90, 0), site(60, 1), site(60, 2, unread=1.1)])
+    runs = []
+    for rounded in (False, True):
+        monkeypatch.setattr(Hog, "rounded", rounded)
+        hog = {"method.features": "hog"}
+        runs.append(fedapp.run(data, "one_round", quiet=True, settings=hog))
+    exact, found = runs
+    assert found.accuracy == pytest.approx(exact.accuracy, abs=0.01)
+    for way in ("bytes_up", "bytes_down"):
+        assert found.summary[way] < 0.5 * exact.summary[way]
 
 
 def test_unlabelled_images_are_guessed_but_for_a_finding_that_nobody_has():
