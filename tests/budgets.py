@@ -68,18 +68,18 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_345, 15),
     "fedapp/reports": (4_600, 24),
     "fedapp/simulation": (610, 8),
-    "fedapp/tools": (5_375, 46),
+    "fedapp/tools": (5_395, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (715, 8),
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (49_800, 405),
+    "tests": (49_850, 405),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
 """Of `fedapp`."""
-MEMBERS = 26
+MEMBERS = 27
 """Methods, properties and class variables of `Method`, private ones too."""
 SETTINGS = 80
 """Of an experiment, without those of one method or one network."""

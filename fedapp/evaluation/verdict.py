@@ -320,7 +320,7 @@ def joining_lines(
     compared = [one for one in sites if one.verdict.pairs is not None]
     pooled = together or pooled_pairs(one.verdict.pairs for one in compared)
     if pooled is None:
-        why = NOT_COMPARED if any(one.right for one in sites) else "no site has test images"
+        why = NOT_COMPARED if any(one.right for one in sites) else NOTHING_TOLD
         lines = [f"Cannot tell whether joining paid: {why}."]
     else:
         lines = [verdict_of(pooled, lone=lone).line]
@@ -354,6 +354,10 @@ def pooled_pairs(every: Iterable[Pairs | None]) -> Pairs | None:
     return reduce(Pairs.__add__, found) if found else None
 
 
+NOTHING_TOLD = (
+    "no site has told of test images: it has none, or a run with epsilon keeps that at the site "
+    "(`fedapp site`)"
+)
 NOT_COMPARED: Final = (
     "the sites did not measure both a model that they trained alone and one that others had a part "
     "in"

@@ -7,7 +7,7 @@ function of a task and the site's data.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -503,6 +503,8 @@ class Method(ABC, Generic[State]):
     """Actions of tasks that any number of sites may fail to do without stopping the run."""
     learns_from: ClassVar[frozenset[str]] = frozenset({LABELLED, UNLABELLED})
     """The parts of a site's data that it can learn from, among `fedapp.data.parts.TRAINING`."""
+    sends_models: ClassVar[bool] = True
+    """Whether its sites send models; else only contents of `roles` leave them."""
     image_level: ClassVar[ImageLevel | None] = None
     """How it protects single images in what leaves a site; None: it cannot."""
 
@@ -657,6 +659,11 @@ def schemas(method: Method[State], model: nn.Module) -> dict[str, Schema]:
     kept, others = method.kept_private(model), method.roles(model)
     assert not others.keys() & {MODEL, MESSAGE, EVALUATION}, "a role must have a name of its own"
     return {MODEL: schema_of(without(model.state_dict(), kept)), **others}
+
+
+def sent_roles(method: Method[State], shared: Iterable[str]) -> list[str]:
+    """Return those of the roles that sites share whose contents a site may send."""
+    return [role for role in shared if method.sends_models or role != MODEL]
 
 
 def warm_ups(rnd: Round) -> list[Task]:

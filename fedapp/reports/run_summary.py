@@ -9,6 +9,7 @@ from fedapp.core.errors import ConfigError, FedAppError
 from fedapp.core.formatting import count, counted, duration, percent, size
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.reliability_warnings import warnings_about
+from fedapp.evaluation.verdict import NOTHING_TOLD
 from fedapp.experiment.config import differing, load_experiment, to_plain
 from fedapp.experiment.preset_files import method_presets, presets
 from fedapp.protocol.messages import ALL_SITES
@@ -39,7 +40,7 @@ def method_of(run: RunRecord) -> str:
 def _result(run: RunRecord) -> str:
     tested = run.evaluations()
     if not tested or not run.rounds:
-        return "No site has test images, so nobody knows how good the models are."
+        return f"Nobody knows here how good the models are: {NOTHING_TOLD}."
     final = run.rounds[-1].get("mean_test_accuracy")
     right, of = sum(e.correct for e in tested), sum(e.samples for e in tested)
     with_images = run.rounds[-1].get("sites_evaluated", len(tested))

@@ -29,6 +29,7 @@ from fedapp.experiment.config import (
 from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.signed_runs import SIGNED
+from fedapp.methods.base import sent_roles
 from fedapp.protocol.messages import (
     EPSILON,
     EVALUATE,
@@ -179,7 +180,7 @@ class SitePolicy:
         if task.action != EVALUATE:
             # Also if sums are masked: the server learns a sum of contents of the same kinds, and
             # members that collude with it can subtract their own parts from the sum.
-            terms.check_roles(site.shared)
+            terms.check_roles(sent_roles(site.experiment.method, site.shared))
             by_class = sorted(BY_CLASS.intersection(site.shared))
             protected = site.experiment.protection is not None  # counts then have noise
             if by_class and not protected and self._withheld(site.data, LABELLED):

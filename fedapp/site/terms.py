@@ -47,13 +47,14 @@ KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         "prototypes": ("prototypes",),
         "sums": (
             *("sums", "guesses", "grid", "solution", "votes", "own_votes", "stack", "fitted"),
-            *("patches", "clusters", "totals", "middle", "released", MASKED),
+            *("patches", "clusters", "totals", "middle", "released", "rounded_sums", MASKED),
+            *("filters", "directions"),
         ),
         "numbers": ("answer", "divergence"),
     }
 )
 """Roles of contents that leave a site, by kind. SECURITY.md says what each of them reveals."""
-BY_CLASS = frozenset({"prototypes", "sums", "guesses"})
+BY_CLASS = frozenset({"prototypes", "sums", "rounded_sums", "guesses"})
 """Roles whose contents have a part for each class."""
 _NAME_SETTINGS = ("method.name", "model.name", "data.name")
 _PATH_SETTINGS = ("data.root", "split.manifest", "model.weights")

@@ -11,6 +11,7 @@ from fedapp.evaluation.verdict import (
     FALSE_ALARMS,
     GAIN_TO_DETECT,
     NOT_COMPARED,
+    NOTHING_TOLD,
     Pairs,
     SiteJoining,
     images_needed,
@@ -205,7 +206,7 @@ def test_no_two_words_of_a_run_contradict_each_other_in_1000_runs():
         assert all(f"{name}: 'ill'" in last for name in warned[:8])
         assert "to decide" not in " ".join(rest), "the paired verdict is another question"
         if not compared:
-            why = NOT_COMPARED if measured else "no site has test images"
+            why = NOT_COMPARED if measured else NOTHING_TOLD
             assert pooled == f"Cannot tell whether joining paid: {why}." and not rest
             continue
         assert pooled.startswith(tuple(kinds.values()))

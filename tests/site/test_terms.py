@@ -15,7 +15,7 @@ from fedapp.data.sites import Part, SiteData
 from fedapp.experiment.config import load_experiment, unchecked_settings
 from fedapp.experiment.preset_files import CONF, method_presets
 from fedapp.learn.networks import build_model
-from fedapp.methods.base import schemas
+from fedapp.methods.base import schemas, sent_roles
 from fedapp.protocol.messages import MASKED, ModelRef, Origin, SumStep, Task
 from fedapp.site.policy import SitePolicy
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
@@ -47,6 +47,13 @@ def allowed(terms, preset="digits_demo", **settings):
     terms.check_run(load_experiment(preset, overrides), "study-1")
 
 
+LEARNED = {"method.preset": "one_round", "method.features": "both"}
+"""A method whose features are learned from sums of patches."""
+FROZEN = {
+    "method.preset": "one_round", "method.features": "network", "model.name": "encoder",
+    "model.body": "lite0",
+}  # fmt: skip
+"""A method over a frozen network, whose sums travel rounded."""
 KEYS = [f"{number:064x}" for number in range(6)]
 """Fingerprints of the keys of five sites, and of one that the attacker made up."""
 
@@ -317,14 +324,18 @@ def test_sizes_rounds_roles_counts_and_epsilons_at_their_bounds():
 def test_every_content_of_every_method_has_a_kind():
     named = {role for names in KINDS.values() for role in names}
     met = set()
-    for name in method_presets():
-        bags = {"split.bags": 12} if name in {"fedul", "fedpl", "fedllp", "fedllp_vat"} else {}
-        made = load_experiment("digits_demo", {"method.preset": name, **bags})
+    bags = {"fedul", "fedpl", "fedllp", "fedllp_vat"}
+    of_method = [
+        {"method.preset": name} | ({"split.bags": 12} if name in bags else {})
+        for name in method_presets()
+    ]
+    for settings in (*of_method, LEARNED, FROZEN):
+        made = load_experiment("digits_demo", settings)
         for role in schemas(made.method, build_model(made.model, (1, 8, 8), 10)):
             met.add(role)
-            assert kind_of(role) is not None, (name, role)
-    # Features that are learned send sums of patches; masked sums stand for all others.
-    assert all(role in met or role in ("group_*", "patches", "clusters", MASKED) for role in named)
+            assert kind_of(role) is not None, (settings, role)
+    # Masked sums stand for all others.
+    assert all(role in met or role in ("group_*", MASKED) for role in named)
     assert met >= BY_CLASS
 
 
@@ -456,6 +467,29 @@ def test_the_strict_example_allows_one_study_and_refuses_the_rest(written, term,
     with pytest.raises(TermError, match="leaves"):
         terms.check_roles(["model"])
     terms.check_roles(["sums", "released", MASKED])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sends_models"),
+    [
+        ({"method.preset": "one_round"}, False),
+        (LEARNED, False),
+        (FROZEN, False),
+        ({"method.preset": "recommended"}, True),
+        ({"method.preset": "fedavg"}, True),
+    ],
+)
+def test_a_method_that_sends_no_model_needs_no_leave_for_one(settings, sends_models):
+    experiment = load_experiment("own_data", settings)
+    network = build_model(experiment.model, (3, 32, 32), 4)
+    roles = sent_roles(experiment.method, schemas(experiment.method, network))
+    assert ("model" in roles) == sends_models
+    sums_only = Terms(leaves=["sums"])
+    if sends_models:
+        with pytest.raises(TermError, match="models"):
+            sums_only.check_roles(roles)
+    else:
+        sums_only.check_roles(roles)
 
 
 def _renamed(name):

@@ -102,6 +102,7 @@ class OneRound(Method[Solved]):
     counted: ClassVar[tuple[str, ...]] = (*MIX_METRICS, NOISE_SHARE)
     state: ClassVar[type[MethodState]] = Solved
     begins: ClassVar[str] = "solution"
+    sends_models: ClassVar[bool] = False
     optional: ClassVar[frozenset[str]] = OPTIONAL
 
     features: FeatureName = DEFAULT_FEATURES

@@ -22,7 +22,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.run_folder import out_root, runs_root
 from fedapp.learn.networks import build_model
-from fedapp.methods.base import schemas
+from fedapp.methods.base import schemas, sent_roles
 from fedapp.site.terms import TermError, Terms
 from fedapp.tools.check import machine
 from fedapp.tools.check.composition import (
@@ -139,7 +139,9 @@ def _refused(
     steps: list[Callable[[Terms], None]] = [
         lambda terms: terms.check_said({k: v for k, v in said.items() if k != "data.patients"}),
         lambda terms: terms.check_run(experiment, ""),
-        lambda terms: terms.check_roles(schemas(experiment.method, network)),
+        lambda terms: terms.check_roles(
+            sent_roles(experiment.method, schemas(experiment.method, network))
+        ),
     ]
     if privacy.clip or privacy.epsilon:
         steps.append(lambda terms: terms.check_delta(privacy.delta, images))
@@ -183,6 +185,8 @@ def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Remark]]:
         "disk": machine.room(place.expanduser(), experiment),
         "GPU": machine.gpu(experiment.runtime.device if experiment else "auto"),
     }
+    if experiment and experiment.privacy.epsilon:
+        parts["noise"] = machine.noise()
     if options.server:
         parts["server"] = machine.reach(options.server)
     facts = [(name, said) for name, (said, _) in parts.items()]

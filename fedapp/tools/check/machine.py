@@ -9,6 +9,7 @@ import torch
 
 from fedapp.core.errors import ConfigError
 from fedapp.core.formatting import size
+from fedapp.core.optional_dependencies import NotInstalled, needs
 from fedapp.experiment.experiment import Experiment
 from fedapp.learn.networks import build_model
 from fedapp.tools.check.remarks import Remark, fault, note
@@ -50,6 +51,15 @@ def gpu(device: str) -> tuple[str, list[Remark]]:
         return "none", [fault("no GPU, but runtime.device = 'cuda'", remedy)]
     remedy = "the site trains on the CPU, which may make others wait"
     return "none", [note("no GPU that PyTorch can use", remedy)]
+
+
+def noise() -> tuple[str, list[Remark]]:
+    """Return what accounts for noise, in words, and a fault if it is not installed."""
+    try:
+        needs("privacy", "dp_accounting")
+    except NotInstalled as error:
+        return "cannot be made", [fault(f"privacy.epsilon: {error.what}", error.remedy)]
+    return "accounted for by dp_accounting", []
 
 
 def address(server: str) -> str:

@@ -44,7 +44,11 @@ def sentences(terms: Terms) -> Iterator[str]:
             "same files."
         )
     kinds = [kind for kind in KINDS if terms.leaves is None or kind in terms.leaves]
-    yield f"What may leave beside counts and evaluations: {', '.join(kinds)}."
+    if terms.bounds_epsilon:
+        yield f"What may leave: {', '.join(kinds)}, with noise, and how many images there are."
+        yield "No evaluation leaves, since one says something of a single image."
+    else:
+        yield f"What may leave beside counts and evaluations: {', '.join(kinds)}."
     yield (
         "Counts of its test images' scores may leave too, if a run asks for them."
         if terms.score_counts
@@ -78,6 +82,8 @@ def _numbers(terms: Terms) -> Iterator[str]:
             f"Small counts: if a class has 1 to {least - 1} validation or test images, runs do not "
             "use that part; with so few labelled ones, nothing is sent by class."
         )
+    elif terms.bounds_epsilon:
+        yield "Counts by class leave with noise only."
     else:
         yield "Small counts are sent, even that of a class with a single image."
     if terms.patients:
@@ -98,9 +104,10 @@ def _privacy(terms: Terms) -> Iterator[str]:
         yield "Who is in a masked sum: those that the run names, since these terms name nobody."
     if terms.masked_only or terms.members is not None or terms.colluding_at_least > 1:
         count = terms.colluding_at_least
+        noise = "The noise" if terms.bounds_epsilon else "If a masked run has noise, the noise"
         yield (
-            f"If a masked run has noise, the noise suffices even if {counted(count, 'members')} "
-            "should tell the server everything."
+            f"{noise} suffices even if {counted(count, 'members')} should tell the server "
+            "everything."
         )
     asked = {
         "privacy.clip at most": terms.clip_at_most,

@@ -3,6 +3,7 @@
 import io
 import re
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -328,6 +329,19 @@ def test_a_small_disk(tmp_path, monkeypatch):
     assert code == 1
     [found] = findings(output)
     assert found.startswith(f"{tmp_path}: 5 B free, ") and "store-path" in found
+
+
+def test_noise_needs_a_library(tmp_path, monkeypatch):
+    three_sites(tmp_path)
+    noisy = experiment(tmp_path / "west", privacy=PrivacySettings(epsilon=1.0, delta=1e-5))
+    options = {"site_name": "west", "experiment": noisy}
+    code, output = said(tmp_path / "west", **options)
+    assert "accounted for by dp_accounting" in output and "not installed" not in output
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)  # as if it were not there
+    code, output = said(tmp_path / "west", **options)
+    assert code == 1
+    assert any("dp_accounting is not installed" in line and "pip install" in line
+               for line in findings(output))  # fmt: skip
 
 
 def test_a_server_that_answers_and_one_that_does_not(tmp_path):
