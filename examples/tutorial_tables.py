@@ -115,8 +115,11 @@ def main(words: Sequence[str]) -> int:
     file, folder = map(Path, words)
     try:
         vectors, labels = read(file)
-    except (FedAppError, OSError) as error:
+    except FedAppError as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{file}: {error.strerror}: name the CSV file, then a folder", file=sys.stderr)
         return 1
     except (UnicodeDecodeError, csv.Error) as error:
         print(f"{file}: {error}: save it as 'CSV UTF-8 (comma delimited)'", file=sys.stderr)
