@@ -232,6 +232,13 @@ def test_the_flower_bundle_holds_the_program_and_nothing_else():
     assert len(bundle) < 2_800_000
 
 
+def test_the_environment_that_the_readme_makes_stays_out_of_the_bundle():
+    """In a clone it lies beside the code, and its files are too deep for Flower."""
+    made = re.findall(r"python3 -m venv (\S+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    left_out = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert made and all(f"{name}/" in left_out for name in made)
+
+
 def test_the_wheel_carries_the_presets_and_no_general_names():
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     app = {name: f"fedapp/app/{name}" for name in ("client_app", "server_app", "pyproject.toml")}
