@@ -56,7 +56,7 @@ test-all: $(STAMP) ## all tests, slow ones included; cut, it goes on; at the end
 
 test-part: $(STAMP) ## today's tenth of the slow tests; what fails is tried once more
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow --part 10 --durations=0 --durations-min=5 || \
-	  { [ $$? -eq 1 ] && $(BIN)/python -m pytest -q -m slow --part 10 --last-failed; }
+	  { [ $$? -eq 1 ] && $(BIN)/python -m pytest -q -m slow --last-failed; }
 
 soak: $(STAMP) ## a federation while its programs are killed: ARGS="--sites 12 --minutes 30"
 	$(BIN)/python -m tests.faults.soak $(ARGS)

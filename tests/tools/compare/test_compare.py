@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -311,7 +312,9 @@ def test_interrupted_and_gone_on_is_as_never_interrupted(tmp_path: Path):
     again = subprocess.run(
         command_of(path, cut), cwd=ROOT, check=True, capture_output=True, text=True
     )
-    assert f"4 cells, {done} done before" in again.stdout
+    found = re.search(r"4 cells, (\d) done before", again.stdout)
+    # A cell that ends in the moment of the cut is there, but not yet in the table.
+    assert found and done <= int(found[1]) < 4
     assert results(cut) == results(whole)
     for name in ("sites.csv", "rounds.csv"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
