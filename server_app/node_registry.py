@@ -84,7 +84,7 @@ class NodeRegistry:
         """
         end = time.monotonic() + self.experiment.rounds.join_wait_s
         nodes = self._wait_for_nodes(end)
-        if self._simulated():
+        if self._simulated():  # this also reads the keys, by which answers are judged
             self.say("Ray starts: usually 10 to 30 s, but up to two minutes the first time")
         queue, found = deque(nodes), dict[int, SiteFacts]()
 
