@@ -124,7 +124,7 @@ class _NothingDrawn(TorchFunctionMode):
     Drawing first weights takes nearly all of the time of building a network.
     """
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         of_init = getattr(func, "__module__", "") == torch.nn.init.__name__
         if of_init or func in (Tensor.normal_, Tensor.uniform_):
