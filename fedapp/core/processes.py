@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,45 @@ def free_port() -> int:
         return port
 
 
+class _Signalled(SystemExit):
+    """A signal asked this process to end; the exit code is 128 and the signal's number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+@contextmanager
+def _lost_signals_again() -> Iterator[None]:
+    """Send a signal to this process once more if the exception that stands for it was lost.
+
+    Python raises that exception wherever the main thread is at this moment. Inside a destructor or
+    a weak reference's callback no exception can leave: Python only reports it to
+    sys.unraisablehook, and the program would go on as if nobody had pressed Ctrl-C. The signal is
+    sent from another thread a moment later, when the destructor has most likely ended; if it has
+    not, the exception is lost again and so is sent again.
+    """
+    before = sys.unraisablehook
+
+    def again(lost: "sys.UnraisableHookArgs") -> None:
+        if isinstance(lost.exc_value, _Signalled):
+            number = lost.exc_value.number
+        elif isinstance(lost.exc_value, KeyboardInterrupt):
+            number = signal.SIGINT
+        else:
+            before(lost)
+            return
+        sender = threading.Timer(0.05, os.kill, (os.getpid(), number))
+        sender.daemon = True
+        sender.start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
 @contextmanager
 def signals_as_exit(interrupt: bool = True) -> Iterator[None]:
     """Turn the signals that end a program into SystemExit, so that everything is cleaned up.
@@ -35,12 +75,13 @@ def signals_as_exit(interrupt: bool = True) -> Iterator[None]:
     def leave(number: int, _frame: FrameType | None) -> None:
         if interrupt:
             print("\nending, with all that was started ...", file=sys.stderr, flush=True)
-        raise SystemExit(128 + number)
+        raise _Signalled(number)
 
     numbers = _TERMINATION_SIGNALS if interrupt else set(_TERMINATION_SIGNALS) - {signal.SIGINT}
     before = {number: signal.signal(number, leave) for number in numbers}
     try:
-        yield
+        with _lost_signals_again():
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -51,7 +92,8 @@ def termination_as_interrupt() -> Iterator[None]:
     """Turn SIGTERM into KeyboardInterrupt, so that a program ends as it does on Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield
+        with _lost_signals_again():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

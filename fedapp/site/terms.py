@@ -13,7 +13,7 @@ from datetime import datetime, time
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
@@ -416,12 +416,29 @@ def read_terms(path: Path, absent: bool = False) -> Terms:
     never means that everything is allowed.
     """
     text = _own_text(path, absent)
-    if text is None:
-        return Terms()
+    return Terms() if text is None else _terms_of(path, _said_in(path, text))
+
+
+def read_unfinished_terms(path: Path) -> tuple[Terms, list[str]]:
+    """Return the terms in a file, less those whose keys are still to be written; and their names.
+
+    For explaining a file like `conf/terms/strict.yaml` before it is in force: `read_terms` refuses
+    it, since an empty list of keys allows nothing. Raises ConfigError as `read_terms` does.
+    """
+    said = _said_in(path, _own_text(path, False) or "")
+    open_ones = [name for name in ("started_by", "members") if said.get(name) == []]
+    return _terms_of(path, {k: v for k, v in said.items() if k not in open_ones}), open_ones
+
+
+def _said_in(path: Path, text: str) -> dict[str, Any]:
     if not text.strip():
         raise ConfigError(f"{path}: is empty: {REMEDY_NO_TERMS}")
+    return read_yaml(path, text)
+
+
+def _terms_of(path: Path, said: dict[str, Any]) -> Terms:
     try:
-        return Terms(**read_yaml(path, text))
+        return Terms(**said)
     except ValidationError as error:
         found = error.errors(include_url=False)
         raise ConfigError(*(f"{path}: {_explained(one)}" for one in found)) from None

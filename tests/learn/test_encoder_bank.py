@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.core.errors import ConfigError, DataError
+from fedapp.core.errors import ConfigError, DataError, RunError
 from fedapp.data import augment
 from fedapp.experiment.config import load_experiment
 from fedapp.learn.networks import encoder_bank, network_settings
@@ -75,7 +75,7 @@ def test_runs_have_the_numbers_of_the_encoder_itself(tmp_path, method):
     assert found[0] and found[0] == found[1]
 
 
-@pytest.mark.parametrize("preset", ["fixavg", "mixmatch_avg", "sage", "fedmatch"])
+@pytest.mark.parametrize("preset", ["fixavg", "sage", "fedmatch"])
 def test_methods_with_views_run_on_a_bank(tmp_path, folder, preset):
     row, path = run(tmp_path, "encoder_bank", **{"method.preset": preset})
     assert row["mean_test_accuracy"]["final"] is not None
@@ -104,6 +104,15 @@ def test_views_of_one_batch_may_differ(tmp_path):
     one, two = augment.place(torch.tensor([2]), 3), augment.place(torch.tensor([2]), 7)
     both = bank(torch.cat([one, two]))
     assert torch.equal(both, torch.cat([bank(one), bank(two)])) and both[0] != both[1]
+
+
+@pytest.mark.parametrize("between", [0.3, 1e-3, 0.999])
+def test_a_mixture_of_two_places_is_refused(tmp_path, between):
+    """It would be the place of a third image, so that the answer would be wrong in silence."""
+    bank = mean_bank(tmp_path / "b", images(), [])
+    first, second = augment.place(torch.tensor([0])), augment.place(torch.tensor([2]))
+    with pytest.raises(ConfigError, match="mixture of images"):
+        bank(torch.lerp(first, second, between))
 
 
 def test_a_bank_that_was_cut_goes_on(tmp_path, monkeypatch):
@@ -187,6 +196,8 @@ def test_it_is_for_simulated_images_only(tmp_path):
     for x in (torch.zeros(1, 1), torch.zeros(1, 1, 8, 8)):  # no simulation has begun; an image
         with pytest.raises(ConfigError, match=r"set model\.name=encoder"):
             settings().network((1,), 10)(x)
+    with pytest.raises(RunError, match="mixture of images"):
+        run(tmp_path, "encoder_bank", **{"method.preset": "mixmatch_avg"})
     with pytest.raises(ConfigError, match="hog features are of images"):
         run(tmp_path, "encoder_bank", **{"method.name": "one_round", "method.features": "hog"})
     with pytest.raises(ConfigError, match=r"split\.feature_shift = 0\.5"):

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedapp.core.errors import ConfigError
 from fedapp.core.rng import seeded
+from fedapp.data.augment import VIEWS
 from fedapp.learn.networks import (
     build_model,
     encoder_bank,
@@ -59,6 +61,8 @@ def built(name, fields, inputs, compute=torch.float32):
 
 
 def noise(count, inputs):
+    if inputs == (1,):  # places in a bank of three images
+        return (torch.arange(count) % (3 * VIEWS)).float()[:, None]
     return torch.rand(count, *inputs, generator=torch.Generator().manual_seed(1))
 
 
@@ -205,18 +209,20 @@ def test_every_weight_learns(name, fields, inputs):
 @every
 def test_mc_dropout_works(name, fields, inputs):
     model = built(name, fields, inputs)
-    images = (255 * noise(5, inputs)).byte()
+    images, as_floats = (255 * noise(5, inputs)).byte(), scale
+    if inputs == (1,):  # places are floats from the beginning
+        images, as_floats = noise(5, inputs), Tensor.float
 
     def draw(passes, seed):
         with seeded(CPU, seed, "mc"):
-            return mc_probabilities(model, images, passes, scale)
+            return mc_probabilities(model, images, passes, as_floats)
 
     torch.testing.assert_close(draw(2, 0).sum(1), torch.ones(5))
     assert torch.equal(draw(2, 0), draw(2, 0)) and not torch.equal(draw(1, 0), draw(1, 1))
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
-    torch.testing.assert_close(draw(3, 0), torch.softmax(model(scale(images)), 1))
+    torch.testing.assert_close(draw(3, 0), torch.softmax(model(as_floats(images)), 1))
 
 
 @every

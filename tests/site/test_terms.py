@@ -19,7 +19,7 @@ from fedapp.methods.base import schemas, sent_roles
 from fedapp.protocol.messages import MASKED, ModelRef, Origin, SumStep, Task
 from fedapp.site.policy import SitePolicy
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
-from fedapp.tools.node.terms import sentences
+from fedapp.tools.node.terms import explained, sentences
 
 RSA, COORDINATOR = (
     private.public_key()
@@ -437,6 +437,23 @@ def test_the_strict_example_refuses_everything_until_keys_are_filled_in(written)
     started, members = str(found.value).splitlines()
     assert "started_by = []" in started and "members = []" in members
     assert STRICT.read_text().count("[yours]\n") == 2
+
+
+def test_terms_whose_keys_are_not_written_yet_are_explained_all_the_same(written):
+    """But for the first line and the keys' names it is what the finished file says."""
+    path = written(STRICT.read_text())
+    first, *unfinished = explained(path.parent)
+    assert first.startswith("NOT IN FORCE") and "started_by and members" in first
+    text = STRICT.read_text().replace("started_by: []", f"started_by: ['{COORDINATOR}']")
+    path.write_text(text.replace("members: []", f"members: {KEYS[:5]}"))
+    differs = [pair for pair in zip(unfinished, explained(path.parent), strict=True)
+               if pair[0] != pair[1]]  # fmt: skip
+    assert [open_one.split(" the keys in ")[1].split()[0].strip(",") for open_one, _ in differs] == [
+        "started_by", "members"
+    ]  # fmt: skip
+    path.write_text("started_by: []\nmethods: [nosuch]\n")
+    with pytest.raises(ConfigError, match="nosuch"):
+        list(explained(path.parent))
 
 
 @pytest.mark.parametrize(("term", "changed"), [

@@ -70,8 +70,17 @@ class Bank:
 
     @torch.no_grad()
     def __call__(self, places: Tensor) -> Tensor:
-        """Return the answers to the views at these places [n, 1], float32 [n, width]."""
+        """Return the answers to the views at these places [n, 1], float32 [n, width].
+
+        Raises ConfigError where a number is no place: a mixture of two images has no answer here,
+        and the mean of their places is the place of a third image.
+        """
         number = places[:, 0].long()
+        if not torch.equal(number.float(), places[:, 0]):
+            raise ConfigError(
+                "model.name = 'encoder_bank': has no answer to a mixture of images, as in MixUp: "
+                "take another method, or set model.name=encoder"
+            )
         image, view = number.div(VIEWS, rounding_mode="floor"), number % VIEWS
         if len(view) and bool((view == view[0]).all()):
             return self._table(int(view[0]))[image]

@@ -14,8 +14,9 @@ Everything is computed in float64 on the CPU.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Self
+from functools import cached_property, reduce
+from operator import add
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -190,13 +191,12 @@ def guesses_schema(classes: int, size: int) -> Schema:
     return {COUNTS: ((classes,), each), BY_CLASS: ((classes * size,), each)}
 
 
-def sum_of(every: Iterable[Sums]) -> Sums:
+Added = TypeVar("Added", Sums, Guesses)
+
+
+def sum_of(every: Iterable[Added]) -> Added:
     """Return the sum of one or more, in their order, while holding one of them at a time."""
-    found = iter(every)
-    total = next(found)
-    for one in found:
-        total = total + one
-    return total
+    return reduce(add, every)
 
 
 def by_finding(sums: Sums) -> list[Sums]:

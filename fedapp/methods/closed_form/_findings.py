@@ -192,16 +192,24 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     if not replies:
         return server_contents(rnd)
     role = sums_role(rnd, name)
-    rows = [rnd.pool.read(rnd.pool.latest(k, role)) for k in by_digest(rnd, senders, role)]
-    every = [Sums.from_params(row) for row in rows]
-    total, seen = sum_of(every), torch.stack([one.counts.view(-1, 2) for one in every])
+    read_in, alike = [], []
+
+    def sums_of_site(site: int) -> Sums:
+        row = rnd.pool.read(rnd.pool.latest(site, role))
+        sums = Sums.from_params(row)
+        read_in.append(sums.counts.view(-1, 2))
+        alike.append(row[MIX_SUMS])
+        return sums
+
+    total = sum_of(map(sums_of_site, by_digest(rnd, senders, role)))
+    seen = torch.stack(read_in)
     if not total.counts.sum():
         raise RunError(
             "no site has read a finding, and the closed form needs some: label images at one site "
             "at least"
         )
     if rnd.masked:
-        both = zip(seen[0], rows[0][MIX_SUMS].view(-1, len(MIX_METRICS)).tolist(), strict=True)
+        both = zip(seen[0], alike[0].view(-1, len(MIX_METRICS)).tolist(), strict=True)
         priors = [mean_mix_of_sums(*one) for one in both]
     else:
         priors = [mean_mix(one) if one.any() else torch.ones(2) for one in seen.unbind(1)]

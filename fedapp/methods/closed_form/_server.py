@@ -202,10 +202,10 @@ def refine_by_guesses(
     for number in range(most):
         newest = rnd.pool.put(solution.to_params(), SOLUTION)
         replies = yield [rnd.task(k, GUESS, 0, {}, solution=[newest], **lent) for k in senders]
-        every = [Guesses.from_params(of) for _, of in contents_sent(rnd, replies, GUESSES)]
-        if not every:
+        if not any(GUESSES in reply.contents for reply in replies):
             break
-        other, its = yield from again(sum(every[1:], every[0]), solution)
+        sent = (Guesses.from_params(of) for _, of in contents_sent(rnd, replies, GUESSES))
+        other, its = yield from again(sum_of(sent), solution)
         if its <= likely - (0.0 if number else MIN_GAIN):
             break
         solution, likely = other, its

@@ -1,14 +1,13 @@
 """`fedapp terms`: explains in plain words what a site's site.yaml allows."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from fedapp.core.formatting import counted
 from fedapp.experiment.preset_files import CONF
 from fedapp.experiment.signed_runs import fingerprint, public_key
 from fedapp.protocol.secure_aggregation.site_session import MIN_MEMBERS
-from fedapp.site.policy import SitePolicy
-from fedapp.site.terms import KINDS, LARGEST_DELTA, TERMS_FILE, Terms
+from fedapp.site.terms import KINDS, LARGEST_DELTA, TERMS_FILE, Terms, read_unfinished_terms
 
 EXAMPLE = CONF / "terms" / TERMS_FILE
 """A commented site.yaml to begin with."""
@@ -18,11 +17,21 @@ STRICT = EXAMPLE.with_name("strict.yaml")
 
 def explained(folder: Path) -> Iterator[str]:
     """Yield the lines that explain a site's terms. Raises ConfigError if they cannot be read."""
-    yield from sentences(SitePolicy(folder).terms)
+    path = folder / TERMS_FILE
+    terms, unfinished = read_unfinished_terms(path)
+    if unfinished:
+        yield (
+            f"NOT IN FORCE: in {path} no key is written into {' and '.join(unfinished)} yet, and "
+            "until then every run is refused. With the keys it says:"
+        )
+    yield from sentences(terms, unfinished)
 
 
-def sentences(terms: Terms) -> Iterator[str]:
-    """Yield a sentence for each thing that the terms allow or forbid."""
+def sentences(terms: Terms, unfinished: Collection[str] = ()) -> Iterator[str]:
+    """Yield a sentence for each thing that the terms allow or forbid.
+
+    unfinished: names of terms whose keys are still to be written, as of `read_unfinished_terms`.
+    """
     for names, what in (
         (terms.methods, "method"),
         (terms.networks, "network"),
@@ -30,7 +39,7 @@ def sentences(terms: Terms) -> Iterator[str]:
         (terms.runs, "name of a run"),
     ):
         yield f"{what.capitalize()}: {'any' if names is None else 'only ' + ', '.join(names)}."
-    yield from _starters(terms)
+    yield from _starters(terms, unfinished)
     folders = "only below " + ", ".join(terms.folders) if terms.folders else "none"
     yield f"Files of this machine that a run may name: {folders}."
     yield (
@@ -57,10 +66,13 @@ def sentences(terms: Terms) -> Iterator[str]:
     if terms.leaves is None:
         yield "And whatever a method from outside this project sends."
     yield from _numbers(terms)
-    yield from _privacy(terms)
+    yield from _privacy(terms, unfinished)
 
 
-def _starters(terms: Terms) -> Iterator[str]:
+def _starters(terms: Terms, unfinished: Collection[str]) -> Iterator[str]:
+    if "started_by" in unfinished:
+        yield "Who may start a run: only the holders of the keys in started_by, by signing it."
+        return
     if terms.started_by is None:
         yield "Who may start a run: whoever controls the server, since no signature is required."
         return
@@ -90,14 +102,16 @@ def _numbers(terms: Terms) -> Iterator[str]:
         yield f"Patients are read from the paths of the images here: {terms.patients}"
 
 
-def _privacy(terms: Terms) -> Iterator[str]:
+def _privacy(terms: Terms, unfinished: Collection[str]) -> Iterator[str]:
     least = terms.least_members or MIN_MEMBERS
     most = f" and {terms.most_members} at most" if terms.most_members else ""
     if terms.masked_only:
         yield f"Sums are masked, of {least} sites or more{most}: a plain run is refused."
     elif terms.least_members or terms.most_members:
         yield f"If a run masks its sums: of {least} sites or more{most}. A plain run is allowed."
-    if terms.members is not None:
+    if "members" in unfinished:
+        yield "Only the holders of the keys in members may be in a masked sum."
+    elif terms.members is not None:
         keys = ", ".join(one[:16] for one in terms.members)
         yield f"Only the holders of these keys may be in a masked sum: {keys}."
     elif terms.masked_only:

@@ -1,5 +1,7 @@
 """Discriminant analysis from sums: by hand, beside scikit-learn's, and the same for any split."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -124,6 +126,27 @@ def test_true_sums_leave_no_negative_eigenvalue():
     for known in (0, 1, 9, 20):
         x, labels = drawn(20)
         assert torch.linalg.eigvalsh(sums_of(x, labels, known).unexplained).min() > -1e-12
+
+
+@pytest.mark.parametrize("one", [
+    lambda: Sums.of(*drawn(4), EMPTY.new_empty(0, 5), 3),
+    lambda: Guesses(torch.ones(3), torch.ones(3, 5)),
+], ids=["sums", "guesses"])  # fmt: skip
+def test_a_sum_of_many_sites_holds_few_of_them_at_a_time(one):
+    """The total, the next site's and their sum: a server of 10,000 sites does not hold them all."""
+    alive, most = set(), 0
+
+    def come():
+        nonlocal most
+        for number in range(50):
+            made = one()
+            alive.add(number)
+            weakref.finalize(made, alive.discard, number)
+            most = max(most, len(alive))
+            yield made
+
+    assert sum_of(come()).counts.sum() == 50 * one().counts.sum()
+    assert most <= 3
 
 
 @settings(max_examples=30, deadline=None)

@@ -7,13 +7,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedapp.core.rng import torch_stream
+from fedapp.data.augment import place
 
 PROBE_MEAN = PROBE_DEVIATION = 125.0
 """Of the normal distribution, cut to [0, 255], that the probe's pixels are drawn from."""
 
 
 def probe(shape: Sequence[int], seed: int) -> Tensor:
-    """Return the one random image by whose answers models are compared, uint8 [1, *shape]."""
+    """Return the one random image by whose answers models are compared, uint8 [1, *shape].
+
+    Where places in a bank of views stand for images, shape [1], it is the place of the first image.
+    """
+    if len(shape) == 1:
+        return place(torch.zeros(1, dtype=torch.int64))
     ends = torch.tensor([0.0, 255.0], dtype=torch.float64)
     low, high = torch.special.ndtr((ends - PROBE_MEAN) / PROBE_DEVIATION)
     drawn = torch.rand(
