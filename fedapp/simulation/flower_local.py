@@ -16,6 +16,7 @@ Exit code: 0 the run completed, 1 it failed, 2 the settings are wrong, 128 + n s
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def run(app: Path, preset: str, overrides: Sequence[str]) -> int:
             federation = _federation(plan, measured(probe))
             options = ["--federation-config", federation, "--run-config", plan.run_config]
             command = [_tool("flwr"), "run", str(app), "--stream", *options]
-            print("flwr", *(f'"{c}"' if " " in c else c for c in command[1:]), flush=True)
+            print("flwr", shlex.join(command[1:]), flush=True)
             code = subprocess.run(command, env=env, check=False).returncode
             if code:
                 return 1

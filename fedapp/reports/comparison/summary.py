@@ -35,8 +35,9 @@ def in_words(told: BestComparison, called: Callable[[str], str] = str) -> str:
     ):
         shown = ", ".join(f"{called(m)} ({points(told.differences[m].value)})" for m in methods)
         said += [f"{words}: {shown}"] * bool(methods)
+    pairs = "the two" if len(told.differences) == 1 else "half of the pairs"
     return (
-        f"{'; '.join(said)}. Over {told.runs} seeds half of the pairs must differ by "
+        f"{'; '.join(said)}. Over {told.runs} seeds {pairs} must differ by "
         f"{100 * told.median_half_width:.1f} points or more to be told from chance."
     )
 

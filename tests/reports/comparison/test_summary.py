@@ -86,6 +86,8 @@ def test_in_words():
     best = "average is highest; below it beyond chance: alone (-20.0); cannot be told from it: "
     assert text.startswith(best) and ". Over 3 seeds half of the pairs must differ by " in text
     assert text.endswith(" points or more to be told from chance.")
+    two = in_words(compare_with_best({name: FOUND[name] for name in ("average", "alone")}))
+    assert ". Over 3 seeds the two must differ by " in two
     named = in_words(compare_with_best(FOUND), str.upper)
     assert named.startswith(best.replace("average", "AVERAGE").replace("alone", "ALONE"))
 
