@@ -49,7 +49,7 @@ def class_mix(counts: Tensor, answers: Tensor) -> Tensor:
     classes, so that no class is ruled out. Without labels it is estimated by EM for label shift
     (Saerens et al. 2002) on the answers, together with `EVEN_IMAGES_PER_IMAGE` n images spread
     evenly. A weak model makes the same mistake on many images, so a few labels tell more than EM
-    does (docs/research/prior_shift.md).
+    does (docs/results/prior_shift.md).
     """
     if counts.ndim == 2:
         each = zip(counts, _as_two_classes(answers), strict=True)
