@@ -132,6 +132,18 @@ class Choice:
         return (self.joined, kept) if kept.alone else (kept, self.alone)
 
     @property
+    def trained_longer(self) -> bool:
+        """Whether of the two that a verdict compares the joined one was trained on.
+
+        So it is where the site trained alone in the warm-up only: then more training, and not the
+        others, may be why the joined model is better.
+        """
+        joined, alone = self.compared
+        if joined is None or alone is None:
+            return False
+        return alone.answer == USED and joined.round > alone.round
+
+    @property
     def helped(self) -> bool | None:
         """Whether the kept model is one that other sites had a part in.
 

@@ -27,6 +27,10 @@ It is widened to 0 where the exact test cannot tell, so that numbers and words a
 numbers of right answers are known (runs of earlier versions), the two shares count as independent,
 and the interval decides.
 
+Where the lone model was trained in the warm-up only (`WARM_UP_ALONE`) and the joined one for
+longer, a gain may be that of more training: it is told, and not called joining's. A harm is one all
+the same.
+
 How many images are needed: as many as detect a gain of `GAIN_TO_DETECT` in four of five samples
 (power 0.8 at 5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two
 models differ on as large a share of the images as here, d = p + q:
@@ -38,7 +42,7 @@ The number does not depend on the gain that was observed, which is itself random
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial, reduce
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -58,6 +62,9 @@ FALSE_ALARMS: Final = 0.05
 """Share of sites without a true difference that are called "paid" or "harmed", at most."""
 GAIN_TO_DETECT: Final = 0.1
 """Gain for which the number of images needed is given: 10 percentage points."""
+WARM_UP_ALONE: Final = "a network, trained in the warm-up only"
+"""What "alone" is (`Verdict.lone`) in methods whose sites train alone in the warm-up and never
+again."""
 _Z80: Final = 0.8416212335729143
 """80 % quantile of the normal distribution."""
 
@@ -146,7 +153,12 @@ class Verdict:
     @property
     def outcome(self) -> Outcome:
         """The outcome, of which there are three."""
-        return "unknown" if self.said == "same" else self.said
+        return "unknown" if self.said == "same" or self._unfair else self.said
+
+    @property
+    def _unfair(self) -> bool:
+        """Whether there is a gain, and the joined model was trained for longer."""
+        return self.lone == WARM_UP_ALONE and self.said == "paid"
 
     @property
     def line(self) -> str:
@@ -156,8 +168,10 @@ class Verdict:
         if self.gain is None:
             would = f": about {needed} {detects}" * bool(needed)
             return f"Cannot tell whether joining paid {self.why}{would}."
-        would = f"; about {needed} test images {detects}" * bool(needed)
         begins = _BEGINS[self.outcome]
+        if self._unfair:
+            return f"{begins}: {self._measured}, but together was trained for longer. {COMPARE}."
+        would = f"; about {needed} test images {detects}" * bool(needed)
         return f"{begins}: {self._measured}{would * (self.outcome == 'unknown')}."
 
     @property
@@ -180,6 +194,7 @@ class Verdict:
         return f"{said}{ends}{by_case * (not of.single)}"
 
 
+COMPARE: Final = "`fedapp compare` with local_only and one_round beside it tells"
 _BEGINS: Final[Mapping[Outcome, str]] = {
     "paid": "Joining paid, beyond chance",
     "harmed": "Joining did harm, beyond chance",
@@ -317,6 +332,8 @@ def joining_lines(
     lone: what "alone" is (`Method.lone_model`). together: the sum over sites where single sites are
     not known (masked sums).
     """
+    if lone:
+        sites = [replace(one, verdict=replace(one.verdict, lone=lone)) for one in sites]
     compared = [one for one in sites if one.verdict.pairs is not None]
     pooled = together or pooled_pairs(one.verdict.pairs for one in compared)
     if pooled is None:
@@ -360,7 +377,7 @@ NOTHING_TOLD = (
 )
 NOT_COMPARED: Final = (
     "the sites did not measure both a model that they trained alone and one that others had a part "
-    "in"
+    f"in. {COMPARE}"
 )
 _NAMED: Final[Mapping[Outcome, str]] = {
     "paid": "Gained beyond chance:",

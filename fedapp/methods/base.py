@@ -26,6 +26,7 @@ from fedapp.data.augment import weak
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import LABELLED, UNLABELLED, SiteData
 from fedapp.evaluation.ranking_metrics import score_counts
+from fedapp.evaluation.verdict import WARM_UP_ALONE
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.model_caches import Score
 from fedapp.learn.networks.base import Network
@@ -566,7 +567,7 @@ class Method(ABC, Generic[State]):
     @property
     def lone_model(self) -> str:
         """What the model is that a site made alone, for people to read."""
-        return "a network"
+        return WARM_UP_ALONE
 
     @property
     def called(self) -> str:

@@ -307,7 +307,7 @@ def who_gained(run: RunRecord) -> Block:
         elif not site.standing.facts.labelled and site.latest():
             kinds[NO_LABELS].append(site)
     if not any(kinds[outcome] for outcome in _DRAWN):
-        return Block(GAINED, _ABOUT_GAINED, missing=f"{NOT_COMPARED}, on test images.")
+        return Block(GAINED, _ABOUT_GAINED, missing=f"{NOT_COMPARED}.")
     rows, drawn = list[list[str]](), list[IntervalRow]()
     for kind, sites in kinds.items():
         word = words_of[kind]

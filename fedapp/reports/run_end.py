@@ -223,7 +223,20 @@ def joining_of(summary: Row, per_site: Sequence[Row]) -> list[str]:
         return []
     if _is_one_sum(per_site):
         return joining_lines([], lone, Pairs.read(per_site[0]))
-    return joining_lines([site_joining(row) for row in per_site], lone)
+    return joining_lines([site_joining(row) for row in per_site], lone) + _kept_or_last(per_site)
+
+
+def _kept_or_last(per_site: Sequence[Row]) -> list[str]:
+    """Return which model "together" is, where it is not that of the last round."""
+    compared = [(row, pairs) for row in per_site if (pairs := Pairs.read(row))]
+    last = [right_answers(row, FINAL) for row, _ in compared]
+    together, images = (sum(getattr(of, n) for _, of in compared) for n in ("together", "images"))
+    known = sum(n for n in last if n is not None)
+    if None in last or known == together or images != sum(row["test"] for row, _ in compared):
+        return []
+    return [
+        f"Together: the models that sites keep; after the last round {known} of {images} are right."
+    ]
 
 
 def site_joining(row: Row) -> SiteJoining:

@@ -26,7 +26,15 @@ from fedapp.evaluation.findings import metric_over_findings
 from fedapp.evaluation.model_selection import Choice, candidates
 from fedapp.evaluation.ranking_metrics import PooledScores, class_means
 from fedapp.evaluation.reliability_warnings import one_answer
-from fedapp.evaluation.verdict import PAIRS, Outcome, Pairs, SiteJoining, Verdict, verdict_of
+from fedapp.evaluation.verdict import (
+    PAIRS,
+    WARM_UP_ALONE,
+    Outcome,
+    Pairs,
+    SiteJoining,
+    Verdict,
+    verdict_of,
+)
 from fedapp.learn.metrics import worst_decile
 from fedapp.methods._summed import MEAN_OF, SITES_OF, SQUARE_OF, TRAINED
 from fedapp.protocol.messages import (
@@ -121,7 +129,7 @@ class Standing:
     def verdict(self) -> Verdict:
         """Whether joining paid, by the site's own pairs, else by numbers of right test images."""
         if (pairs := self.pairs or self._counted) is not None:
-            return verdict_of(pairs)
+            return verdict_of(pairs, lone=WARM_UP_ALONE if self.choice.trained_longer else "")
         why = "without a model of each kind" if self.facts.test else "without test images"
         tested = self.latest.get("test")
         if tested is not None and len(tested.confusion) > self._names:

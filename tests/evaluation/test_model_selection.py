@@ -122,6 +122,13 @@ def test_joining_helped_where_what_others_had_a_part_in_is_kept():
     assert Choice().after([replace(alone, val_images=0), one(3, 0, images=0)]).helped is None
 
 
+def test_a_joined_model_was_trained_longer_than_one_of_the_warm_up_not_than_one_of_its_round():
+    begun, after = one(0, 5, alone=True), one(3, 9)
+    assert Choice().after([begun]).after([after]).trained_longer
+    assert not Choice().after([begun]).trained_longer
+    assert not Choice().after([one(3, 5, "alone", alone=True), after]).trained_longer
+
+
 def test_candidates_are_the_answers_that_were_measured_each_once():
     val, tuned, alone = evaluation(3), evaluation(2), evaluation(1)
     said = {

@@ -8,10 +8,12 @@ import pytest
 
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.verdict import (
+    COMPARE,
     FALSE_ALARMS,
     GAIN_TO_DETECT,
     NOT_COMPARED,
     NOTHING_TOLD,
+    WARM_UP_ALONE,
     Pairs,
     SiteJoining,
     images_needed,
@@ -56,6 +58,25 @@ def test_numbers_by_hand():
     # (1.95996 + 0.84162)^2 (0.3 - 0.01) / 0.01 = 227.6
     assert images_needed(0.3) == 228
     assert images_needed(0) == images_needed(GAIN_TO_DETECT) == 71
+
+
+def test_a_gain_over_a_model_of_the_warm_up_alone_is_not_called_joinings_and_a_harm_is():
+    """The joined model was trained for longer, so a gain may be that of more training."""
+    found = verdict(*pair(20, 5, 50, 25), lone=WARM_UP_ALONE)
+    assert (found.said, found.outcome, found.gain) == ("paid", "unknown", 0.15)
+    assert found.line.startswith("Cannot tell whether joining paid: 70 of 100 test images right ")
+    assert f"55 alone ({WARM_UP_ALONE}): +15.0 points" in found.line and found.line.endswith(
+        f", but together was trained for longer. {COMPARE}."
+    )
+    worse = verdict(*pair(5, 20, 50, 25), lone=WARM_UP_ALONE)
+    assert worse.outcome == "harmed" and worse.line.startswith("Joining did harm, beyond chance: ")
+    few = verdict(*pair(6, 5, 50, 25), lone=WARM_UP_ALONE)
+    assert few.line.replace(WARM_UP_ALONE, "a network") == verdict(
+        *pair(6, 5, 50, 25), lone="a network"
+    ).line  # fmt: skip
+    one = SiteJoining("north", replace(found, lone=""), 30, (70, 100))
+    lines = joining_lines([one], WARM_UP_ALONE)
+    assert lines[0] == found.line and lines[1].startswith("Gained beyond chance: 0 of 1")
 
 
 def test_the_same_model_twice_is_not_told_and_two_models_swapped_have_the_verdict_swapped():

@@ -30,8 +30,9 @@ def test_a_page_is_whole_and_can_be_read_by_all(tmp_path):
     assert "um_pfssl on digits, 3 sites, 2 of 2 rounds, seed 7" in page.text
     assert "the mean over 3 sites (6 of 15 images together)" in page.text
     assert page.text.endswith("Left out: Who gained by joining: the sites did not measure both a "
-                              "model that they trained alone and one that others had a part in, on "
-                              "test images.")  # fmt: skip
+                              "model that they trained alone and one that others had a part in. "
+                              "`fedapp compare` with local_only and one_round beside it "
+                              "tells.")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

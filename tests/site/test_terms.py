@@ -448,9 +448,8 @@ def test_terms_whose_keys_are_not_written_yet_are_explained_all_the_same(written
     path.write_text(text.replace("members: []", f"members: {KEYS[:5]}"))
     differs = [pair for pair in zip(unfinished, explained(path.parent), strict=True)
                if pair[0] != pair[1]]  # fmt: skip
-    assert [open_one.split(" the keys in ")[1].split()[0].strip(",") for open_one, _ in differs] == [
-        "started_by", "members"
-    ]  # fmt: skip
+    said = [line.split(" the keys in ")[1].split()[0].strip(",") for line, _ in differs]
+    assert said == ["started_by", "members"]
     path.write_text("started_by: []\nmethods: [nosuch]\n")
     with pytest.raises(ConfigError, match="nosuch"):
         list(explained(path.parent))

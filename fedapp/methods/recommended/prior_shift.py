@@ -322,7 +322,9 @@ class PriorShift(Method[Sure]):
     @property
     def lone_model(self) -> str:
         """The network that it trains alone, else the closed form of its own images."""
-        return SAME_ALONE if self.closed != NO_FEATURES and not self.alone else super().lone_model
+        if self.alone:
+            return "a network"
+        return SAME_ALONE if self.closed != NO_FEATURES else super().lone_model
 
     def _trained_alone(self, task: Task, site: SiteContext) -> Params | None:
         """Train the site's own model on its labelled images and return it."""
