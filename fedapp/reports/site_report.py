@@ -333,7 +333,12 @@ def _model(run: RunRecord, site: SiteRecord) -> Block:
 
 def _sent(sent: list[RecordLine]) -> Table:
     rows = [
-        [minute(one), one["asked"], ", ".join(sorted(one["digests"])) or DASH, size(one["bytes"])]
+        [
+            minute(one),
+            one["asked"],
+            "; ".join([*sorted(one["digests"]), *one.get("told", [])]) or DASH,
+            size(one["bytes"]),
+        ]
         for one in sent[: -MOST_ROWS - 1 : -1]
     ]
     total = ["all", str(len(sent)), "", size(sum(one["bytes"] for one in sent))]

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from fedapp.core.errors import ConfigError, FedAppError, StoreError, one_line
+from fedapp.core.formatting import counted
 from fedapp.data.sites import LABELLED, TEST, VAL, Part, SiteData
 from fedapp.experiment.config import (
     load_experiment,
@@ -38,6 +39,7 @@ from fedapp.protocol.messages import (
     Refusal,
     Reply,
     Request,
+    Scored,
     SiteFacts,
     Task,
 )
@@ -234,6 +236,7 @@ class SitePolicy:
                 name: [one.correct, one.samples] for name, one in sorted(answer.evaluations.items())
             },
             metrics=sorted(answer.metrics),
+            told=told_by(answer),
             **cost,
         )
         return replace(incoming, answer=answer)
@@ -338,6 +341,26 @@ def _pinned(experiment: Experiment) -> str:
     if not experiment.privacy.epsilon:
         del said["rounds.num_rounds"]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def told_by(answer: Reply) -> list[str]:
+    """Return in words what an answer tells beside the contents that it sends."""
+    scores = ", and by score"
+    told = [
+        f"{name}: {one.samples} answers by true and by given class, and by confidence"
+        f"{scores * isinstance(one, Scored)}"
+        for name, one in sorted(answer.evaluations.items())
+        if one.samples
+    ]
+    if answer.pseudo is not None:
+        told.append(f"{answer.pseudo.total} pseudo-labels by class and by uncertainty")
+    if answer.helpers:
+        told.append(f"its relation to {counted(len(answer.helpers), 'peers')}")
+    if answer.sum is not None:
+        told.append("a step of a masked sum")
+    if answer.metrics:
+        told.append(f"numbers: {', '.join(sorted(answer.metrics))}")
+    return told
 
 
 def _task_cost(task: Task, site: SiteClient) -> dict[str, object]:

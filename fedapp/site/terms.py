@@ -175,10 +175,17 @@ class Terms:
             raise ValueError(
                 f"delta_at_most must be at most {LARGEST_DELTA:g} beside a bound on epsilon"
             )
+        known = self.members and len(self.members)
+        if (of := known or self.most_members) and self.bounds_epsilon:
+            if self.colluding_at_least > max((of - 1) // 3, 1):
+                raise ValueError(
+                    f"colluding_at_least = {self.colluding_at_least} must be fewer than a third of "
+                    f"the members, of which there are {of} at most: else no run fulfils it"
+                )
         least, most = self.least_members or 0, self.most_members
         for count, what in (
             (most, "most_members"),
-            (self.members and len(self.members), "members"),
+            (known, "members"),
         ):
             if count and count < least:
                 raise ValueError(f"{what} must not be fewer than least_members")
@@ -475,4 +482,6 @@ def _explained(error: Mapping[str, object]) -> str:
             return f"{name}: {TAKEN_OUT}; {TERMS[name]}"
         return f"{name}: no such term; {name_suggestion(name, [one.name for one in fields(Terms)])}"
     said = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "too_short" and isinstance(bounds := error["ctx"], Mapping):
+        said = f"write in {bounds['min_length']} or more: an empty list allows nothing"
     return f"{name} = {error['input']!r}: {said}" if name else said

@@ -12,6 +12,8 @@ import pytest
 
 from fedapp.core import disk
 from fedapp.core.errors import ConfigError, StoreError
+from fedapp.protocol.messages import Evaluation, ModelRef, PseudoLabels, Reply, Scored, ScoredRef
+from fedapp.site.policy import told_by
 from fedapp.site.record import BEFORE_FIRST, Record, RecordError
 from tests.faults.disk import Disk, may_mount
 
@@ -288,3 +290,24 @@ def test_several_programs_write_one_record(tmp_path):
 
 def test_only_its_owner_may_read_it(record):
     assert record.path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_line_names_everything_that_an_answer_tells():
+    """The table of answers by class, which the server reads, is named as much as the model is."""
+    tested = Evaluation(((3, 1), (0, 4)), (8,), (7,), (6.5,))
+    scored = Scored(((3, 1), (0, 4)), (8,), (7,), (6.5,), ((8,), (8,)))
+    nobody = Evaluation(((0, 0), (0, 0)), (0,), (0,), (0.0,))
+    guesses = PseudoLabels((5, 6), (11,))
+    answer = Reply(
+        0, 1, "0" * 64, helpers=(ScoredRef(ModelRef(2, 0, "1" * 64), 0.5),),
+        metrics={"steps": 3.0, "loss": 1.0},
+        evaluations={"test": tested, "val": scored, "val_alone": nobody}, pseudo=guesses,
+    )  # fmt: skip
+    assert told_by(answer) == [
+        "test: 8 answers by true and by given class, and by confidence",
+        "val: 8 answers by true and by given class, and by confidence, and by score",
+        "11 pseudo-labels by class and by uncertainty",
+        "its relation to 1 peer",
+        "numbers: loss, steps",
+    ]
+    assert told_by(Reply(0, 1, "0" * 64)) == []

@@ -599,3 +599,27 @@ def test_terms_in_plain_words_promise_no_noise_that_nobody_asks_for():
     few = list(sentences(Terms(most_members=9)))
     said = "If a run masks its sums: of 3 sites or more and 9 at most. A plain run is allowed."
     assert said in few and said not in sentences(Terms())
+
+
+def test_terms_in_plain_words_say_who_reads_the_numbers_and_whose_epsilon_is():
+    def said(**terms):
+        return "\n".join(sentences(Terms(**terms)))
+
+    assert "Without them the server reads what this site sends." in said()
+    assert "Masks: none" not in said(masked_only=True)
+    noisy = said(epsilon_at_most=1, least_count=5)
+    assert "Without them the server reads what this site sends, with their noise." in noisy
+    assert "Epsilon is of one IMAGE" in noisy and "scores" not in noisy and "1 to 4" not in noisy
+    assert "Epsilon is of one patient" in said(epsilon_at_most=1, patients="(P[0-9]+)")
+    assert "Epsilon" not in said(least_count=5)
+    assert KEYS[0] in said(members=KEYS[:5])
+
+
+@pytest.mark.parametrize(("members", "most"), [(3, 1), (5, 1), (7, 2), (13, 4)])
+def test_terms_that_no_run_can_fulfil_are_refused(members, most):
+    """Of so many members fewer than a third may collude, or one of three."""
+    pinned = [f"{number:064x}" for number in range(members)]
+    Terms(epsilon_at_most=1, members=pinned, colluding_at_least=most)
+    for given in ({"members": pinned}, {"most_members": members}):
+        with pytest.raises(ValueError, match="no run fulfils it"):
+            Terms(epsilon_at_most=1, colluding_at_least=most + 1, **given)

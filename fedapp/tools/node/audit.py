@@ -69,7 +69,8 @@ def _by_run(lines: list[Line]) -> Table:
 
 def _row(line: Line) -> dict[str, object]:
     told = {**line.get("digests", {}), **line.get("counts", {})}
-    what = line.get("why") or line.get("word") or "; ".join(f"{k} {v}" for k, v in told.items())
+    sent = [f"{k} {v}" for k, v in told.items()] + line.get("told", [])
+    what = line.get("why") or line.get("word") or "; ".join(sent)
     row = {name: line.get(name, "") for name in COLUMNS} | {"what": what}
     # A spreadsheet would read a text that begins with these as a formula.
     return {k: f"'{v}" if str(v)[:1] in ("=", "+", "-", "@") else v for k, v in row.items()}

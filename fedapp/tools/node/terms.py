@@ -58,11 +58,11 @@ def sentences(terms: Terms, unfinished: Collection[str] = ()) -> Iterator[str]:
         yield "No evaluation leaves, since one says something of a single image."
     else:
         yield f"What may leave beside counts and evaluations: {', '.join(kinds)}."
-    yield (
-        "Counts of its test images' scores may leave too, if a run asks for them."
-        if terms.score_counts
-        else "Counts of its test images' scores may not leave."
-    )
+        yield (
+            "Counts of its test images' scores may leave too, if a run asks for them."
+            if terms.score_counts
+            else "Counts of its test images' scores may not leave."
+        )
     if terms.leaves is None:
         yield "And whatever a method from outside this project sends."
     yield from _numbers(terms)
@@ -89,13 +89,13 @@ def _numbers(terms: Terms) -> Iterator[str]:
     yield f"Answers in a run: {'any number' if answers is None else f'{answers} at most'}."
     yield "One answer: any size." if most is None else f"One answer: {most:g} MB at most."
     yield "Tasks are done at any hour." if terms.hours is None else f"Tasks are done {terms.hours}."
-    if (least := terms.least_count) > 1:
+    if terms.bounds_epsilon:
+        yield "Counts by class leave with noise only."
+    elif (least := terms.least_count) > 1:
         yield (
             f"Small counts: if a class has 1 to {least - 1} validation or test images, runs do not "
             "use that part; with so few labelled ones, nothing is sent by class."
         )
-    elif terms.bounds_epsilon:
-        yield "Counts by class leave with noise only."
     else:
         yield "Small counts are sent, even that of a class with a single image."
     if terms.patients:
@@ -109,10 +109,13 @@ def _privacy(terms: Terms, unfinished: Collection[str]) -> Iterator[str]:
         yield f"Sums are masked, of {least} sites or more{most}: a plain run is refused."
     elif terms.least_members or terms.most_members:
         yield f"If a run masks its sums: of {least} sites or more{most}. A plain run is allowed."
+    if not terms.masked_only:
+        noisy = ", with their noise" * terms.bounds_epsilon
+        yield f"Masks: not required. Without them the server reads what this site sends{noisy}."
     if "members" in unfinished:
         yield "Only the holders of the keys in members may be in a masked sum."
     elif terms.members is not None:
-        keys = ", ".join(one[:16] for one in terms.members)
+        keys = ", ".join(terms.members)
         yield f"Only the holders of these keys may be in a masked sum: {keys}."
     elif terms.masked_only:
         yield "Who is in a masked sum: those that the run names, since these terms name nobody."
@@ -136,3 +139,10 @@ def _privacy(terms: Terms, unfinished: Collection[str]) -> Iterator[str]:
         yield "Noise: none is required; the sum of all sites is exact."
     else:
         yield "Noise: none is required; models may leave as they were trained."
+    if terms.bounds_epsilon:
+        yield (
+            "Epsilon is of one patient, whom the term `patients` finds."
+            if terms.patients
+            else "Epsilon is of one IMAGE, since the term `patients` is not here: of a patient "
+            "with n images it is up to n times as large, unless labels.csv has a column patient."
+        )
