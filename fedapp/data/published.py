@@ -53,11 +53,13 @@ class Source:
     files: paths under the root, each with the MD5 to check before it is read, or None.
     read: returns the whole pool from files that exist.
     fetch: downloads the files into a folder.
+    origin: where a person finds the files, if they have other names there.
     """
 
     files: tuple[tuple[str, str | None], ...]
     read: Callable[[Path], DataSet]
     fetch: Callable[[Path], None]
+    origin: str = ""
 
 
 def source(name: str, sites: Sequence[str] = ()) -> Source:
@@ -122,9 +124,10 @@ def _missing_files(source: Source, root: Path) -> list[str]:
 
 def _not_found(name: str, source: Source, root: Path, reason: str, remedy: str) -> DataError:
     files = ", ".join(str(root / file) for file in _missing_files(source, root))
+    origin = f" ({source.origin})" * bool(source.origin)
     return DataError(
-        f"{name}: not found and {reason}: put there {files}, or set data.root or FEDAPP_DATA to "
-        f"the folder that holds them, or {remedy}"
+        f"{name}: not found and {reason}: put there {files}{origin}, or set data.root or "
+        f"FEDAPP_DATA to the folder that holds them, or {remedy}"
     )
 
 
@@ -362,6 +365,7 @@ def _heart(read: Callable[[Path, Sequence[str]], DataSet], sites: Sequence[str])
         files=tuple((file, None) for file in hospitals.files(sites)),
         read=lambda root: read(root, sites),
         fetch=lambda root: hospitals.fetch(root, sites),
+        origin=f"each is {hospitals.ADDRESS}/processed.NAME.data, saved as NAME.csv",
     )
 
 

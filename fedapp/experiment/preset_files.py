@@ -57,6 +57,8 @@ def preset_path(preset: str) -> Path:
         return path
     if (settings := Path(preset).expanduser() / "config.yaml").is_file():
         raise ConfigError(f"preset '{preset}': a run's folder; name the file in it: {settings}")
+    if preset in sweeps():
+        raise ConfigError(f"preset '{preset}': is a grid of runs: fedapp compare {preset}")
     hint = name_suggestion(preset, presets())
     raise ConfigError(f"preset '{preset}': no such preset and no such YAML file; {hint}")
 

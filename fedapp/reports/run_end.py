@@ -69,6 +69,7 @@ def end_block(summary: Row, per_site: Sequence[Row], run: Path) -> str:
             *_caveats_of_run(summary),
             *_kept_models(summary, per_site),
             *_costs(summary),
+            _privacy(summary, per_site),
         ],
         [*_next_steps(run), *_training(summary)],
     ]
@@ -275,6 +276,14 @@ def _costs(summary: Row) -> list[str]:
     more = f"; {size(measuring)} more to measure" if measuring else ""
     sent = f"Sent                {traffic} to the server{more}"
     return [*([] if error is None else [wrong]), sent]
+
+
+def _privacy(summary: Row, per_site: Sequence[Row]) -> str:
+    """Return how far the server could read single sites and images in this run."""
+    masked, epsilon = _is_one_sum(per_site), summary.get("epsilon")
+    who = "masked sums" if masked else "no masks: the server reads what each site sends"
+    noise = "no epsilon" if epsilon is None else f"epsilon {epsilon:g}"
+    return f"Privacy             {noise}, {who}"
 
 
 def _next_steps(run: Path) -> list[str]:

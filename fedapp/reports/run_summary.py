@@ -68,6 +68,7 @@ def protocol_table(run: RunRecord) -> Table:
     val, test = sum(f.val for f in facts), sum(f.test for f in facts)
     chosen, best = run.standings.best_by_validation, run.standings.best
     masked = ", known by masked sums alone" * (run.setting("privacy", "sums") == "masked")
+    begins = (run.summary or {}).get("begins") or "warm-up"
     rows = [
         ["Data", f"{run.setting('data', 'name')}: {_number_of_classes(run)}"],
         [
@@ -80,10 +81,10 @@ def protocol_table(run: RunRecord) -> Table:
             f"{count(val)} for validation, {count(test)} for testing; each site is measured on its "
             "own",
         ],
-        ["Sites", f"{_number_of_sites(run)}{masked}; a round trains {_cohort(run)}"],
+        ["Sites", f"{_number_of_sites(run)}{masked}; a round asks {_cohort(run)}"],
         ["Method", method_of(run)],
-        ["Network", str(run.setting("model", "name"))],
-        ["Rounds", f"{run.last_round} of {run.setting('rounds', 'num_rounds')} after the warm-up"],
+        ["Network", _network(run)],
+        ["Rounds", f"{run.last_round} of {run.setting('rounds', 'num_rounds')} after the {begins}"],
         ["Seed", str(run.settings.get("seed"))],
         ["Time", duration(run.state.get("wall_seconds"))],
         [
@@ -103,6 +104,14 @@ def protocol_table(run: RunRecord) -> Table:
         ],
     ]
     return Table("Data, method and rounds", ["", ""], rows, labels=2)
+
+
+def _network(run: RunRecord) -> str:
+    """Return the network, or that there is none: sums of fixed features need none."""
+    features = run.setting("method", "features")
+    if method_of(run) == "one_round" and features != "network":
+        return f"none: sites send sums of features ({features})"
+    return str(run.setting("model", "name"))
 
 
 def _cohort(run: RunRecord) -> str:

@@ -48,6 +48,7 @@ from fedapp.site.rollback_guard import ABSENT, Head, digest_of_file
 
 _SECRET_BYTES = 32
 JOURNAL = "journal.json"
+ANEW = "If the run was begun again, go on with runtime.resume=true, or begin one of another name"
 NO_SUM = -1
 """Stands for the round and the number of no sum."""
 
@@ -201,7 +202,7 @@ class Summing:
         if again <= newest:
             raise ProtocolError(
                 f"{_label(task, step)}: this site is at attempt {newest[2]} of sum {newest[1]} of "
-                f"round {newest[0]}, and only goes on: the server must count attempts up"
+                f"round {newest[0]}, and only goes on: the server must count attempts up. {ANEW}"
             )
         alive = None
         if asked == before.sum:
@@ -271,7 +272,8 @@ class Summing:
         if (attempt.members, attempt.announced) != (step.members, step.announced):
             raise ProtocolError(
                 f"{_label(task, step)}: this site shared its secrets among other members, or for "
-                "other keys of theirs: the server must ask for new keys, in another attempt"
+                f"other keys of theirs: the server must ask for new keys, in another attempt. "
+                f"{ANEW}"
             )
 
     def _check_dead(

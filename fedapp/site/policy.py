@@ -19,6 +19,7 @@ import torch
 
 from fedapp.core.errors import ConfigError, FedAppError, StoreError, one_line
 from fedapp.core.formatting import counted
+from fedapp.core.optional_dependencies import needs
 from fedapp.data.sites import LABELLED, TEST, VAL, Part, SiteData
 from fedapp.experiment.config import (
     load_experiment,
@@ -137,6 +138,8 @@ class SitePolicy:
         self._check_answers(origin)
         terms.check_said(said, placed)
         experiment = load_experiment(preset, overrides)
+        if experiment.privacy.epsilon:  # later, nobody else may learn why the site fails
+            needs("privacy", "dp_accounting")
         terms.check_run(experiment, origin.run)
         terms.check_hour(datetime.now())
         return experiment

@@ -188,7 +188,10 @@ class Terms:
             (known, "members"),
         ):
             if count and count < least:
-                raise ValueError(f"{what} must not be fewer than least_members")
+                raise ValueError(
+                    f"{what} must not be fewer than least_members: here {count}, and {least}; "
+                    "raise the first or lower the second"
+                )
         for key, count in Counter(self.members or ()).items():
             if count > 1:  # it would count as several members, and it is one
                 raise ValueError(

@@ -59,8 +59,9 @@ def demo(out: Path | None = None, *, flower: bool = False, **over: Scalar) -> li
         *([f"  {first}      # once in a terminal"] if first else []),
         f"  fedapp site {name}",
         "      did joining pay at each site, and which model does it keep?",
-        f"  fedapp run {DEMO} method.preset=um_pfssl_mi_labels rounds.num_rounds=10",
-        "      the same clinics by UM-pFSSL, which trains networks: a minute",
+        f"  fedapp compare {DEMO} --methods um_pfssl_mi_labels,local_only,one_round --seeds 0,1,2 "
+        "rounds.num_rounds=10",
+        "      UM-pFSSL, which trains networks, beside training alone and this: five minutes",
         "  fedapp advise FOLDER",
         "      which method do your own images support? a folder for each class",
     ]

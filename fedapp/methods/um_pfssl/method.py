@@ -105,6 +105,11 @@ class UmPfssl(Method[HelperLists]):
             rule = "num_replaced must be below helper_list_size"
             raise Contradiction(rule, "helper_list_size", "num_replaced")
 
+    @property
+    def called(self) -> str:
+        """`um_pfssl_mi_labels` where pseudo-labels are not the published ones (Eq. 11)."""
+        return f"{self.name}{'_mi_labels' * (self.label_variant != 'published')}"
+
     unsupported: ClassVar = {"split.labels": ""}
     """A site may have helpers that have labels: the server is one."""
 

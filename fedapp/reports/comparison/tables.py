@@ -193,7 +193,10 @@ def paper_table(comparison: ComparisonRecord, numbers: PaperNumbers) -> Table:
     if shown:
         notes.append(_sizes(comparison, numbers.sizes))
     elif numbers.asked:
-        notes.append("The paper's table that was asked for has none of these settings and methods.")
+        notes.append(
+            "The paper's table that was asked for has none of these methods on these data and "
+            "settings, so there is nothing to compare with."
+        )
     beside = ", and the paper's" if shown else ""
     return by_method(f"Accuracy by choice of round{beside}, %", comparison, columns, notes)
 

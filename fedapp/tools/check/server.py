@@ -169,6 +169,11 @@ def _version(server: str, context: ssl.SSLContext, folder: Path) -> CheckResult:
     )
 
 
+def _key_remedy(path: Path) -> str:
+    how = f'ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f {path}'
+    return f"copy the key that the coordinator made for this site, or make one: {how}"
+
+
 def _key(server: str, keys: Path) -> CheckResult:
     """Sign on at the server with the site's key, and off again: is the key registered?"""
     path = keys / "supernode.key"
@@ -176,10 +181,10 @@ def _key(server: str, keys: Path) -> CheckResult:
         key = load_ssh_private_key(path.read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
     except OSError as error:
-        raise ConfigError(f"--keys: {path}: {error.strerror}: make the site's key") from error
+        raise ConfigError(f"--keys: {path}: {error.strerror}: {_key_remedy(path)}") from error
     except (ValueError, AssertionError) as error:
-        remedy = "make the site's key: ssh-keygen -t ecdsa -b 384"
-        raise ConfigError(f"--keys: {path}: is no key for Flower: {remedy}") from error
+        remedy = f"put the private key there, or {_key_remedy(path)}"
+        raise ConfigError(f"--keys: {path}: is no private key for Flower: {remedy}") from error
     public = public_key_to_bytes(key.public_key())
     signed = NodeAuthHttpInterceptor(key, key.public_key())
     ca = str(keys / "ca.crt")

@@ -16,6 +16,7 @@ from fedapp.experiment.config import (
     parse_overrides,
     unchecked_settings,
 )
+from fedapp.experiment.preset_files import yaml_path
 from fedapp.experiment.run_folder import check_name, new_identity
 from fedapp.experiment.signed_runs import (
     SIGNED,
@@ -39,13 +40,15 @@ def signed_run(
 ) -> Iterator[str]:
     """Yield lines that say what was signed, and the command that starts the signed run.
 
-    texts: overrides, with `runtime.run_name`. key: the coordinator's private key. days: within
-    which each site must begin the run. identity: that of a run that goes on; empty: a new one.
-    passphrase: asks a person, if the key has one. Raises ConfigError if a setting is wrong or the
-    key cannot be used.
+    preset: its name, or the path of its file in `conf` here: `flwr run .` sends this folder. texts:
+    overrides, with `runtime.run_name`. key: the coordinator's private key. days: within which each
+    site must begin the run. identity: that of a run that goes on; empty: a new one. passphrase:
+    asks a person, if the key has one. Raises ConfigError if a setting is wrong or the key cannot be
+    used.
     """
     overrides = parse_overrides(texts)
-    name = load_experiment(preset, overrides).runtime.run_name
+    preset, source = _sent_with_the_app(preset)
+    name = load_experiment(source, overrides).runtime.run_name
     if not name:
         raise ConfigError("fedapp sign: needs the run's name, runtime.run_name=NAME: it is signed")
     check_name(name)
@@ -53,7 +56,7 @@ def signed_run(
     word = RunStatement(
         run=name,
         code=digest_of_files(installed().files),
-        settings=settings_digest(unchecked_settings(preset, overrides)),
+        settings=settings_digest(unchecked_settings(source, overrides)),
         identity=identity or new_identity(),
         until=int(time.time() + days * 86400),
     )
@@ -64,6 +67,26 @@ def signed_run(
     yield f"begun by {word.ends} at each site, or is refused there"
     run_config = {"preset": preset, "set": shlex.join(texts), SIGNED: token}
     yield f"flwr run . --stream --run-config {shlex.quote(flower_run_config(run_config))}"
+
+
+def _sent_with_the_app(preset: str) -> tuple[str, str]:
+    """Return the preset's name at the server and the sites, and what it is here: name or path.
+
+    An absolute path stays one: the file is at the same place there. Raises ConfigError for another
+    file that `flwr run .`, begun in this folder, would not send.
+    """
+    here, path = Path("conf").absolute(), yaml_path(preset)
+    if path is None:
+        sent = here / f"{preset}.yaml"
+        return preset, str(sent) if sent.is_file() else preset
+    if path.is_absolute():
+        return preset, preset
+    if path.absolute().parent != here:
+        raise ConfigError(
+            f"preset '{preset}': `flwr run .` does not send this file: copy it into {here}, and "
+            f"sign {path.stem}"
+        )
+    return path.stem, str(path)
 
 
 def _read(path: Path, passphrase: Callable[[], str]) -> Ed25519PrivateKey:

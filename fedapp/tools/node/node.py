@@ -1,6 +1,7 @@
 """`fedapp node`: starts a site's node from a few settings, which are checked first."""
 
 import os
+import socket
 import ssl
 import sys
 import urllib.error
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapp.core.errors import ConfigError
+from fedapp.core.optional_dependencies import needs
 from fedapp.site.mask_identity import SIGNING_KEY
 from fedapp.site.policy import NO_TERMS, SITE_FOLDER, SitePolicy
 from fedapp.site.record import Record
@@ -65,8 +67,18 @@ class SiteNode:
                 f"--keys: {self._ca}: is no certificate (PEM): copy that of the server's CA there"
             ) from error
         Approvals(self._own).decisions()
-        _ = SitePolicy(self._own, self.no_terms).terms
+        if SitePolicy(self._own, self.no_terms).terms.bounds_epsilon:
+            needs("privacy", "dp_accounting")  # no run with noise could be done, and all must be
         Record(self._own).check()
+
+    def _check_port(self) -> None:
+        """Raise ConfigError if another program listens on the SuperNode's port."""
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                raise ConfigError(
+                    f"--port: {self.port} is in use, perhaps by another site's node on this "
+                    "machine: give this one another port, or stop that one"
+                )
 
     def options(self) -> list[str]:
         """Return the command line options for Flower's SuperNode."""
@@ -99,6 +111,7 @@ class SiteNode:
         StoreError if it cannot be written.
         """
         self.check()
+        self._check_port()
         Record(self._own).add(
             "started", app=installed().hash
         )  # if it cannot be written, no run may be done here

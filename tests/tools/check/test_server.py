@@ -151,7 +151,7 @@ def test_what_is_no_key_is_named(server, trial, tmp_path):
     with pytest.raises(ConfigError, match=r"supernode\.key: No such file"):
         server.look(keys=tmp_path)
     (tmp_path / "supernode.key").write_text("x")
-    with pytest.raises(ConfigError, match="ssh-keygen -t ecdsa"):
+    with pytest.raises(ConfigError, match="ssh-keygen -q -t ecdsa"):
         server.look(keys=tmp_path)
     (tmp_path / "ca.crt").write_text("x")
     with pytest.raises(ConfigError, match=r"ca\.crt"):

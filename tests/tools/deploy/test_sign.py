@@ -8,6 +8,7 @@ import pytest
 from fedapp.core.errors import ConfigError
 from fedapp.experiment.code_hash import code_digest
 from fedapp.experiment.config import read_run_config, unchecked_settings
+from fedapp.experiment.preset_files import preset_path
 from fedapp.experiment.signed_runs import read_statement, settings_digest, verify
 from fedapp.tools.deploy.certs import make_certs
 from fedapp.tools.deploy.sign import signed_run
@@ -57,3 +58,22 @@ def test_what_cannot_be_signed(key, tmp_path):
     key.chmod(0o640)
     with pytest.raises(ConfigError, match="chmod 600"):
         signed(key, "runtime.run_name=first")
+
+
+def test_a_preset_in_the_folder_that_is_sent_is_signed_by_its_name(key, tmp_path, monkeypatch):
+    """A program that was installed apart from the folder does not have the preset."""
+    (tmp_path / "conf").mkdir()
+    file = tmp_path / "conf" / "hospitals.yaml"
+    file.write_text(preset_path("digits_demo").read_text())
+    monkeypatch.chdir(tmp_path)
+    digests = set()
+    for name in ("hospitals", "conf/hospitals.yaml"):
+        words = shlex.split(signed(key, "runtime.run_name=first", preset=name)[-1])
+        run_config = tomllib.loads(words[-1].replace('" ', '"\n'))
+        assert run_config["preset"] == "hospitals"
+        digests.add(read_statement(run_config["signed"]).settings)
+    said = unchecked_settings(str(file), {"runtime.run_name": "first"})
+    assert digests == {settings_digest(said)}
+    (tmp_path / "elsewhere.yaml").write_text(file.read_text())
+    with pytest.raises(ConfigError, match=r"copy it into .*conf, and sign elsewhere"):
+        signed(key, "runtime.run_name=first", preset="elsewhere.yaml")
