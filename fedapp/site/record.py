@@ -210,6 +210,16 @@ class Record:
             remarks.append(f"after line {count}: half a line, which the next line cuts off")
         return count, remarks
 
+    def last(self) -> tuple[int, str]:
+        """Return number and hash of the last line, whatever the head knows: also of a copy.
+
+        Raises RecordError if a line was changed, cut out or moved. Without lines: (0, 64 zeros).
+        """
+        number, digest = 0, BEFORE_FIRST
+        for line in self._chained(self._whole()[0].splitlines(keepends=True)):
+            number, digest = line["number"], line["hash"]
+        return number, digest
+
     def _chained(self, texts: list[bytes]) -> Iterator[Line]:
         """Yield the lines. Raises RecordError for the first that does not follow the one before."""
         before = BEFORE_FIRST

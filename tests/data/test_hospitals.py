@@ -98,7 +98,10 @@ def test_no_other_hospitals_file_is_read_or_fetched(tmp_path, monkeypatch):
     for name in ("heart", "heart_flamby"):
         data = published.read(name, tmp_path, download=False, sites=names)
         assert data.sites.names == NAMES and data.sites.owner.tolist() == [0] * 24 + [3] * 24
-    with pytest.raises(DataError, match=r"download is off: put there \S+/switzerland\.csv \(each is http\S+/processed"):
+    with pytest.raises(
+        DataError,
+        match=r"download is off: put there \S+/switzerland\.csv \(each is http\S+/processed",
+    ):
         published.read("heart", tmp_path, download=False)
     monkeypatch.setattr(
         "torchvision.datasets.utils.download_url", lambda *_, filename: fetched.append(filename)

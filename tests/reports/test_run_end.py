@@ -8,6 +8,7 @@ import pytest
 
 from fedapp.evaluation.verdict import Pairs, joining_lines
 from fedapp.methods.closed_form.one_round import OneRound
+from fedapp.protocol.messages import ALL_SITES
 from fedapp.reports.run_end import end_block, site_joining
 
 SUMMARY: dict[str, Any] = {
@@ -76,6 +77,7 @@ Few test images     sites north (10): under 20, mostly chance
 Classes untested    at sites north: 1 of 3
 Wrong pseudo-labels 12.3 % in the last round that could count them
 Sent                12.3 MB to sites, 2.0 MB to the server; 4.0 kB more to measure
+Privacy             no epsilon, no masks: the server reads what each site sends
 
 Files in {run}
 Pictures: fedapp report trial   the sites' models: fedapp site trial"""
@@ -211,7 +213,7 @@ def test_it_fits_a_screen(number: int) -> None:
     without = {"sites_without_test_images": list(range(99_000, 99_100))}
     text = end_block({**SUMMARY, **without}, rows, Path("/run"))
     lines = text.splitlines()
-    assert len(lines) <= 36 and max(map(len, lines)) <= 100 and text.isascii()
+    assert len(lines) <= 37 and max(map(len, lines)) <= 100 and text.isascii()
     assert ("and 96 more" in text) == (number > 10)
 
 
@@ -257,3 +259,15 @@ def test_findings_have_lines_that_with_the_lowest_sensitivity_first() -> None:
 def test_skipped_sites_come_by_how_often_they_were() -> None:
     rows = [{**row, "rounds_skipped": n} for row, n in zip(HOSPITALS, (1, 3, 0), strict=True)]
     assert "Skipped (rounds)    sites 1 (3), 0 (1)" in end_block(SUMMARY, rows, Path("/r"))
+
+
+@pytest.mark.parametrize(("changed", "masked", "said"), [
+    ({}, False, "no epsilon, no masks: the server reads what each site sends"),
+    ({}, True, "no epsilon, masked sums"),
+    ({"epsilon": 3.0}, False, "epsilon 3, no masks: the server reads what each site sends"),
+    ({"epsilon": 0.5}, True, "epsilon 0.5, masked sums"),
+])  # fmt: skip
+def test_a_run_ends_with_how_far_the_server_could_read(changed, masked, said) -> None:
+    rows = [{**HOSPITALS[0], "site": ALL_SITES}] if masked else HOSPITALS
+    text = end_block({**SUMMARY, **changed}, rows, Path("/r"))
+    assert f"Privacy             {said}\n" in text

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import time
 from contextlib import suppress
 from itertools import count
@@ -311,3 +312,17 @@ def test_a_line_names_everything_that_an_answer_tells():
         "numbers: loss, steps",
     ]
     assert told_by(Reply(0, 1, "0" * 64)) == []
+
+
+def test_a_copy_on_another_machine_tells_its_last_line_and_a_changed_one_does_not(record, tmp_path):
+    record.add("sent", bytes=7)
+    record.add("sent", bytes=8)
+    shutil.copytree(record.folder, tmp_path / "copy")
+    copied = Record(tmp_path / "copy")
+    with pytest.raises(RecordError, match="has no head of it"):
+        copied.verify()
+    assert copied.last() == record.last() and record.last()[0] == 2
+    assert Record(tmp_path / "none").last() == (0, BEFORE_FIRST)
+    copied.path.write_text(copied.path.read_text().replace('"bytes":7', '"bytes":9'))
+    with pytest.raises(RecordError, match="line 1: was changed"):
+        copied.last()

@@ -23,7 +23,7 @@ def test_it_ends_with_a_verdict_a_picture_and_commands(tmp_path, monkeypatch, ca
     assert (tmp_path / "demo" / PICTURE).read_text().startswith("<svg ")
     assert page.endswith("report.html") and "</html>" in (tmp_path / "demo/report.html").read_text()
     commands = [line.split()[1] for line in following if line.startswith("  fedapp ")]
-    assert commands == ["site", "run", "advise"] and set(commands) <= set(COMMANDS)
+    assert commands == ["site", "compare", "advise"] and set(commands) <= set(COMMANDS)
     assert "activate " in following[1] and following[2] == "  fedapp site demo"
 
 

@@ -1,6 +1,7 @@
 """`fedapp audit`: verifies a site's record and shows it by run, or writes it as CSV."""
 
 import csv
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -38,6 +39,13 @@ def audit(folder: Path, console: Console, export: Path | None) -> bool:
     except FedAppError as broken:
         whole = False
         console.print(f"[bold red]BROKEN[/bold red] {escape(str(broken))}", soft_wrap=True)
+    with suppress(FedAppError):
+        number, digest = record.last()
+        if number and not whole:
+            console.print("Yet each line follows the one before it. Is this a copy of the record?")
+        if number:
+            said = f"last line {number}, hash {digest}: equal in a copy of the newest record"
+            console.print(said, highlight=False, soft_wrap=True)
     lines = record.readable()
     if lines:
         console.print(_by_run(lines))

@@ -99,7 +99,7 @@ def test_the_papers_number_stands_beside_the_best_over_rounds(tmp_path):
     other = written(tmp_path, [result("a", "um_pfssl", 0, 0.7)], paper=TABLE_I)
     table = paper_table(other, numbers_of(other))
     assert not any("aper" in column for column in table.columns)
-    assert any("has none of these settings and methods" in note for note in table.notes)
+    assert any("there is nothing to compare with" in note for note in table.notes)
 
 
 @pytest.mark.parametrize(("table", "setting", "method", "value", "why"), [
