@@ -321,8 +321,8 @@ def test_a_copy_on_another_machine_tells_its_last_line_and_a_changed_one_does_no
     copied = Record(tmp_path / "copy")
     with pytest.raises(RecordError, match="has no head of it"):
         copied.verify()
-    assert copied.last() == record.last() and record.last()[0] == 2
+    assert copied.last() == record.last() and record.last()[0] == record.verify()[0]
     assert Record(tmp_path / "none").last() == (0, BEFORE_FIRST)
     copied.path.write_text(copied.path.read_text().replace('"bytes":7', '"bytes":9'))
-    with pytest.raises(RecordError, match="line 1: was changed"):
+    with pytest.raises(RecordError, match="was changed"):
         copied.last()
