@@ -57,7 +57,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/core": (1_545, 18),
     "fedapp/privacy": (270, 4),
     "fedapp/protocol": (1_405, 17),
-    "fedapp/data": (3_830, 33),
+    "fedapp/data": (3_835, 33),
     "fedapp/evaluation": (865, 8),
     "fedapp/learn": (2_895, 40),
     "fedapp/aggregation": (300, 8),
