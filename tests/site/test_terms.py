@@ -612,6 +612,8 @@ def test_terms_in_plain_words_say_who_reads_the_numbers_and_whose_epsilon_is():
     assert "Epsilon is of one IMAGE" in noisy and "scores" not in noisy and "1 to 4" not in noisy
     assert "Epsilon is of one patient" in said(epsilon_at_most=1, patients="(P[0-9]+)")
     assert "Epsilon" not in said(least_count=5)
+    unbounded = said(delta_at_most=1e-6)
+    assert "Noise: none is required" in unbounded and "its epsilon may be any" in unbounded
     assert KEYS[0] in said(members=KEYS[:5])
 
 

@@ -117,6 +117,8 @@ class SiteNode:
         )  # if it cannot be written, no run may be done here
         # Else Flower writes ten lines for each message; `client_app.refusals` shows our own lines.
         os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")
+        # Nobody else learns that this hospital runs a node, unless somebody here says so.
+        os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
         # Flower starts its other programs by name, from the PATH.
         places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
         os.environ["PATH"] = os.pathsep.join(places)

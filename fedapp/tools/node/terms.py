@@ -130,8 +130,9 @@ def _privacy(terms: Terms, unfinished: Collection[str]) -> Iterator[str]:
         "privacy.clip at most": terms.clip_at_most,
         "epsilon of a run at most": terms.epsilon_at_most,
         "epsilon of all runs at most": terms.epsilon_of_all_runs,
-        "delta at most": terms.delta_at_most or (LARGEST_DELTA if terms.bounds_epsilon else None),
     }
+    if terms.bounds_epsilon:
+        asked["delta at most"] = terms.delta_at_most or LARGEST_DELTA
     said = [f"{what} {value:g}" for what, value in asked.items() if value is not None]
     if said:
         yield f"Noise and clipping: {', '.join(said)}; a run without is refused."
@@ -139,6 +140,8 @@ def _privacy(terms: Terms, unfinished: Collection[str]) -> Iterator[str]:
         yield "Noise: none is required; the sum of all sites is exact."
     else:
         yield "Noise: none is required; models may leave as they were trained."
+    if terms.delta_at_most and not terms.bounds_epsilon:
+        yield f"A run with noise: delta at most {terms.delta_at_most:g}; its epsilon may be any."
     if terms.bounds_epsilon:
         yield (
             "Epsilon is of one patient, whom the term `patients` finds."
