@@ -57,6 +57,7 @@ def model_card(description: Description) -> str:
             if light not in description.cautions
         ),
         *([f"**Privacy.** {description.claim}"] if description.claim else []),
+        "**Research software, no medical device: not for the care of a patient.**",
         f"A classifier of {len(recipe.classes)} {_what(recipe)}, trained by federated learning "
         f"({method}, round {origin.round}) for the data of one site. `{TENSORS}` holds "
         f"its tensors, `{DESCRIPTION}` all that is needed to use them:",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -148,6 +149,10 @@ Subject = Sequence[tuple[str, Block]]
 """(name of a run, its block) for each run of a page; all blocks have the same title."""
 
 
+NO_DEVICE: Final = "Research software, no medical device: not for the care of a patient."
+"""Stands on every page that people may forward."""
+
+
 def blocks_page(
     title: str,
     lead: Sequence[str],
@@ -177,7 +182,7 @@ def blocks_page(
         "run",
         title=title,
         lead=lead,
-        care=care,
+        care=[*care, NO_DEVICE],
         first=first,
         subjects=shown,
         left_out=left_out,

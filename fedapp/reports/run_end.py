@@ -280,10 +280,13 @@ def _costs(summary: Row) -> list[str]:
 
 def _privacy(summary: Row, per_site: Sequence[Row]) -> str:
     """Return how far the server could read single sites and images in this run."""
-    masked, epsilon = _is_one_sum(per_site), summary.get("epsilon")
+    return f"Privacy             {privacy_words(_is_one_sum(per_site), summary.get('epsilon'))}"
+
+
+def privacy_words(masked: bool, epsilon: float | None) -> str:
+    """Return what a run does against readers of what sites send; epsilon: None or 0 if none."""
     who = "masked sums" if masked else "no masks: the server reads what each site sends"
-    noise = "no epsilon" if epsilon is None else f"epsilon {epsilon:g}"
-    return f"Privacy             {noise}, {who}"
+    return f"{f'epsilon {epsilon:g}' if epsilon else 'no epsilon'}, {who}"
 
 
 def _next_steps(run: Path) -> list[str]:

@@ -16,6 +16,7 @@ from fedapp.protocol.messages import ALL_SITES
 from fedapp.reports.charts import Bar, Line, axis_up_to, bars, line_chart, rounds_axis
 from fedapp.reports.layout import DASH, Block, Figure, Table
 from fedapp.reports.run_accuracy import nothing_changed
+from fedapp.reports.run_end import privacy_words
 from fedapp.reports.run_record import RunRecord
 from fedapp.server.accuracy_drop import accuracy_drop_warning
 
@@ -82,6 +83,7 @@ def protocol_table(run: RunRecord) -> Table:
             "own",
         ],
         ["Sites", f"{_number_of_sites(run)}{masked}; a round asks {_cohort(run)}"],
+        ["Privacy", privacy_words(bool(masked), run.setting("privacy", "epsilon"))],
         ["Method", method_of(run)],
         ["Network", _network(run)],
         ["Rounds", f"{run.last_round} of {run.setting('rounds', 'num_rounds')} after the {begins}"],

@@ -210,7 +210,7 @@ def test_names_cannot_change_the_page(tmp_path):
 def test_runs_side_by_side_have_one_heading_for_each_subject(tmp_path):
     folders = [write_run(tmp_path, name) for name in ("one", "two")]
     page = check(run_page(list(map(read_run, folders))))
-    assert page.headings.count(2) == 13 and page.headings.count(3) == 26
+    assert page.headings.count(2) == 14 and page.headings.count(3) == 26
     assert page.seen[1] == "Runs side by side"
 
 

@@ -126,6 +126,10 @@ def _privacy(terms: Terms, unfinished: Collection[str]) -> Iterator[str]:
             f"{noise} suffices even if {counted(count, 'members')} should tell the server "
             "everything."
         )
+    yield from _noise(terms)
+
+
+def _noise(terms: Terms) -> Iterator[str]:
     asked = {
         "privacy.clip at most": terms.clip_at_most,
         "epsilon of a run at most": terms.epsilon_at_most,
