@@ -436,7 +436,7 @@ def test_the_strict_example_refuses_everything_until_keys_are_filled_in(written)
         read_terms(written(STRICT.read_text()))
     started, members = str(found.value).splitlines()
     assert "started_by = []" in started and "members = []" in members
-    assert STRICT.read_text().count("[yours]\n") == 3
+    assert STRICT.read_text().count("[yours]\n") == 4
 
 
 def test_terms_whose_keys_are_not_written_yet_are_explained_all_the_same(written):
