@@ -68,7 +68,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_352, 15),
     "fedapp/reports": (4_630, 24),
     "fedapp/simulation": (611, 8),
-    "fedapp/tools": (5_460, 46),
+    "fedapp/tools": (5_475, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (715, 8),
     "client_app": (995, 13),

@@ -9,6 +9,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
 from fedapp.core.errors import ConfigError
 from fedapp.core.optional_dependencies import needs
 from fedapp.site.mask_identity import SIGNING_KEY
@@ -61,6 +63,13 @@ class SiteNode:
             except OSError as error:
                 raise ConfigError(f"--keys: {file}: {error.strerror}: {remedy}") from error
         try:
+            load_ssh_private_key(self._key.read_bytes(), None)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"--keys: {self._key}: is no private key without a passphrase: the public half is "
+                "supernode.key.pub (docs/DEPLOY.md, step 2)"
+            ) from error
+        try:
             ssl.create_default_context(cafile=self._ca)
         except ssl.SSLError as error:
             raise ConfigError(
@@ -71,14 +80,20 @@ class SiteNode:
             needs("privacy", "dp_accounting")  # no run with noise could be done, and all must be
         Record(self._own).check()
 
-    def _check_port(self) -> None:
-        """Raise ConfigError if another program listens on the SuperNode's port."""
+    def _port_trouble(self) -> str:
+        """Return what to do where another program listens on the SuperNode's port, else ""."""
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                raise ConfigError(
-                    f"--port: {self.port} is in use, perhaps by another site's node on this "
-                    "machine: give this one another port, or stop that one"
-                )
+            if probe.connect_ex(("127.0.0.1", self.port)):
+                return ""
+        return (
+            f"--port: {self.port} is in use, perhaps by another site's node on this machine: give "
+            "this one another port, or stop that one"
+        )
+
+    def _advice(self) -> str:
+        """Return what to do where the SuperNode has ended."""
+        asked = f"fedapp check --server {self.server} --keys {self.keys}"
+        return self._port_trouble() or f"`{asked}` may say why"
 
     def options(self) -> list[str]:
         """Return the command line options for Flower's SuperNode."""
@@ -111,7 +126,8 @@ class SiteNode:
         StoreError if it cannot be written.
         """
         self.check()
-        self._check_port()
+        if in_use := self._port_trouble():
+            raise ConfigError(in_use)
         Record(self._own).add(
             "started", app=installed().hash
         )  # if it cannot be written, no run may be done here
@@ -124,7 +140,7 @@ class SiteNode:
         os.environ["PATH"] = os.pathsep.join(places)
         status = Status(status_path(self.port))
         arguments = [str(self._own), *self.options()]
-        Supervisor(CHILD, arguments, self.trouble, status, Watch()).run()
+        Supervisor(CHILD, arguments, self.trouble, status, Watch(), advice=self._advice).run()
 
 
 def node_config(site_name: str, data: Path | None, more: str) -> str:

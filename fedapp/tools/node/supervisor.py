@@ -107,6 +107,7 @@ class Supervisor:
     command, options: the child's command line; the number of the pipe's file descriptor goes
     between them. trouble: asks the server from this machine, within `look_s` seconds, and returns
     what is wrong, or "". status: where the state is reported. look_s: seconds between two checks.
+    advice: returns what a person should do where a SuperNode has ended, or "".
     """
 
     command: Sequence[str]
@@ -115,6 +116,7 @@ class Supervisor:
     status: Status
     watch: Watch
     look_s: float = LOOK_S
+    advice: Callable[[], str] = str
 
     def run(self) -> None:
         """Keep the SuperNode online until a signal ends this program; leave no process behind."""
@@ -135,7 +137,9 @@ class Supervisor:
             self.status.now("starting", "a SuperNode")
             self.watch.started(monotonic())
             if self._follow(told):
-                why = f"the SuperNode has ended (exit code {_code(process)})"
+                advice = self.advice()
+                why = f"the SuperNode has ended (exit code {_code(process)}){': ' * bool(advice)}"
+                why += advice
             else:
                 why = "the server answers, but the SuperNode is offline: it is ended"
         wait = self.watch.wait(monotonic())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,21 @@ def test_keys_that_are_not_there_are_named_before_anything_starts(certs, tmp_pat
     (tmp_path / "ca.crt").write_text("no certificate")
     with pytest.raises(ConfigError, match="is no certificate"):
         SiteNode("here:1", tmp_path, 9, "").run()
+
+
+def test_a_public_key_and_a_port_in_use_are_said_before_anything_starts(certs, tmp_path):
+    keys = certs / "sites/north"
+    for name in ("ca.crt", "supernode.key"):
+        (tmp_path / name).write_bytes((keys / name).read_bytes())
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"--port: {port} is in use"):
+            SiteNode("here:1", tmp_path, port, "", no_terms=True).run()
+    assert not (tmp_path / "record").exists()
+    public = next((certs / "server" / "supernodes").glob("north.pub")).read_bytes()
+    (tmp_path / "supernode.key").write_bytes(public)
+    with pytest.raises(ConfigError, match=r"supernode\.key: is no private key"):
+        SiteNode("here:1", tmp_path, 9, "", no_terms=True).check()
 
 
 @pytest.mark.parametrize("how", ["older", "changed in the middle", "gone"])
