@@ -194,7 +194,7 @@ class Verdict:
         return f"{said}{ends}{by_case * (not of.single)}"
 
 
-COMPARE: Final = "`fedapp compare` with local_only and one_round beside it tells"
+COMPARE: Final = "tables.md of `fedapp compare` with local_only and one_round beside it tells"
 _BEGINS: Final[Mapping[Outcome, str]] = {
     "paid": "Joining paid, beyond chance",
     "harmed": "Joining did harm, beyond chance",

@@ -61,7 +61,7 @@ def demo(out: Path | None = None, *, flower: bool = False, **over: Scalar) -> li
         "      did joining pay at each site, and which model does it keep?",
         f"  fedapp compare {DEMO} --methods um_pfssl_mi_labels,local_only,one_round --seeds 0,1,2 "
         "rounds.num_rounds=10",
-        "      UM-pFSSL, which trains networks, beside training alone and this: five minutes",
+        "      UM-pFSSL, which trains networks, beside training alone and this: ten minutes",
         "  fedapp advise FOLDER",
         "      which method do your own images support? a folder for each class",
     ]
