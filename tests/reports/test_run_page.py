@@ -31,8 +31,8 @@ def test_a_page_is_whole_and_can_be_read_by_all(tmp_path):
     assert "the mean over 3 sites (6 of 15 images together)" in page.text
     assert page.text.endswith("Left out: Who gained by joining: the sites did not measure both a "
                               "model that they trained alone and one that others had a part in. "
-                              "tables.md of `fedapp compare` with local_only and one_round beside it "
-                              "tells.")  # fmt: skip
+                              "tables.md of `fedapp compare` with local_only and one_round beside "
+                              "it tells.")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
