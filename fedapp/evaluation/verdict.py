@@ -332,6 +332,8 @@ def joining_lines(
     lone: what "alone" is (`Method.lone_model`). together: the sum over sites where single sites are
     not known (masked sums).
     """
+    if any(one.verdict.lone == WARM_UP_ALONE for one in sites):
+        lone = WARM_UP_ALONE  # as candidates show it, also of a run whose summary does not say so
     if lone:
         sites = [replace(one, verdict=replace(one.verdict, lone=lone)) for one in sites]
     compared = [one for one in sites if one.verdict.pairs is not None]

@@ -77,6 +77,7 @@ def test_a_gain_over_a_model_of_the_warm_up_alone_is_not_called_joinings_and_a_h
     one = SiteJoining("north", replace(found, lone=""), 30, (70, 100))
     lines = joining_lines([one], WARM_UP_ALONE)
     assert lines[0] == found.line and lines[1].startswith("Gained beyond chance: 0 of 1")
+    assert joining_lines([replace(one, verdict=found)]) == lines, "an older run's page agrees too"
 
 
 def test_the_same_model_twice_is_not_told_and_two_models_swapped_have_the_verdict_swapped():
