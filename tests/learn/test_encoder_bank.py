@@ -197,7 +197,7 @@ def test_it_is_for_simulated_images_only(tmp_path):
         with pytest.raises(ConfigError, match=r"set model\.name=encoder"):
             settings().network((1,), 10)(x)
     with pytest.raises(RunError, match="mixture of images"):
-        run(tmp_path, "encoder_bank", **{"method.preset": "mixmatch_avg"})
+        run(tmp_path / "mixed", "encoder_bank", **{"method.preset": "mixmatch_avg"})
     with pytest.raises(ConfigError, match="hog features are of images"):
         run(tmp_path, "encoder_bank", **{"method.name": "one_round", "method.features": "hog"})
     with pytest.raises(ConfigError, match=r"split\.feature_shift = 0\.5"):
