@@ -374,14 +374,16 @@ def _check_sums(sums: Sums, facts: SiteFacts, every: bool, slack: float) -> None
 
     slack: how far rounding may move an eigenvalue of the second moment, relative to its trace.
     """
-    images, known = facts.labelled + facts.unlabelled, int(sums.counts.sum())
+    images, known = facts.labelled, int(sums.counts.sum())
     if int(sums.counts.min()) < 0 or known > facts.labelled or (every and known < facts.labelled):
         raise ProtocolError(
             f"sums: {COUNTS} adds up to {known}, the site has {facts.labelled} "
             f"labelled images: {REMEDY}"
         )
     if sums.images != images:
-        raise ProtocolError(f"sums: of {sums.images:g} images, the site has {images}: {REMEDY}")
+        raise ProtocolError(
+            f"sums: of {sums.images:g} images, the site has {images} labelled ones: {REMEDY}"
+        )
     most, of_group = sums.by_group
     # The last is a difference of rounded sums.
     longer = TOLERANCE + 1e-6 * images

@@ -1,8 +1,8 @@
 """Linear discriminant analysis from sums: the closed form of a linear head over fixed features.
 
-A site's sums are the counts and feature sums of its labelled images by class, and the second moment
-of all its images. Sums can be added, so a federation's solution is that of the pooled images,
-however they are split. With class means m_c and covariance within classes W the logits are those of
+A site's sums are the counts and feature sums of its labelled images by class, and their second
+moment. Sums can be added, so a federation's solution is that of the pooled labelled images, however
+they are split. With class means m_c and covariance within classes W the logits are those of
 Gaussian classes of one shape, all equally frequent: m_c^T P x - (m_c^T P m_c - tr(P W) / n_c) / 2,
 P = (W + lambda mean(w) I)^-1, where w are the eigenvalues of W, and m_c is the mean of n_c images
 (Fisher 1936; Moran and Murphy 1979; Friedman 1989). Related work: Fed3R
@@ -50,8 +50,9 @@ lie this far below the lowest other logit of the image."""
 class Sums:
     """Sums over images with features f.
 
-    counts: [C], labelled images of each class. by_class: [C, d], sums of their f. images: number of
-    all images, labelled or not. total: [d], sum of their f. second: [d, d], sum of their f f^T.
+    counts: [C], images of each class. by_class: [C, d], sums of their f. images: number of all
+    images, also of those whose class is not known: in which a finding was not read, and in noisy
+    sums unlabelled ones. total: [d], sum of their f. second: [d, d], sum of their f f^T.
     """
 
     counts: Tensor
@@ -61,17 +62,17 @@ class Sums:
     second: Tensor
 
     @classmethod
-    def of(cls, labelled: Tensor, labels: Tensor, unlabelled: Tensor, classes: int) -> Self:
-        """Return the sums over features [n, d] with labels int64 [n], and over others [m, d]."""
-        known, other = labelled.double(), unlabelled.double()
+    def of(cls, labelled: Tensor, labels: Tensor, classes: int) -> Self:
+        """Return the sums over features [n, d] with labels int64 [n]; label -1: class not known."""
+        known, labels = labelled.double(), labels.to(labelled.device)
         by_class = known.new_zeros(classes, known.shape[1])
-        by_class.index_add_(0, labels.to(known.device), known)
+        by_class.index_add_(0, labels[labels >= 0], known[labels >= 0])
         return cls(
-            torch.bincount(labels.cpu(), minlength=classes).double(),
+            torch.bincount(labels[labels >= 0].cpu(), minlength=classes).double(),
             by_class.cpu(),
-            float(len(known) + len(other)),
-            (known.sum(0) + other.sum(0)).cpu(),
-            (known.T @ known + other.T @ other).cpu(),
+            float(len(known)),
+            known.sum(0).cpu(),
+            (known.T @ known).cpu(),
         )
 
     def __add__(self, other: "Sums") -> "Sums":
@@ -81,12 +82,6 @@ class Sums:
             self.images + other.images,
             self.total + other.total,
             self.second + other.second,
-        )
-
-    def with_guesses(self, guesses: "Guesses") -> "Sums":
-        """Return the same with unlabelled images added to the classes of their guesses."""
-        return replace(
-            self, counts=self.counts + guesses.counts, by_class=self.by_class + guesses.by_class
         )
 
     def to_params(self, rounded: bool = False) -> Params:
@@ -127,7 +122,7 @@ class Sums:
     def unexplained(self) -> Tensor:
         """sum f f^T - sum_c s_c s_c^T / n_c, [d, d]; for true sums no eigenvalue is negative.
 
-        c runs over the classes of labelled images, and all unlabelled images as one more class.
+        c runs over the classes, and all images whose class is not known as one more class.
         """
         counts, sums = self.by_group
         known = counts > 0
@@ -136,10 +131,10 @@ class Sums:
 
     @property
     def by_group(self) -> tuple[Tensor, Tensor]:
-        """Counts [C + 1] and sums of f [C + 1, d] by class; the last row: unlabelled images."""
-        unlabelled = torch.tensor([self.images], dtype=torch.float64) - self.counts.sum()
+        """Counts [C + 1] and sums of f [C + 1, d] by class; the last row: the class not known."""
+        others = torch.tensor([self.images], dtype=torch.float64) - self.counts.sum()
         rest = self.total - self.by_class.sum(0)
-        return torch.cat([self.counts, unlabelled]), torch.cat([self.by_class, rest[None]])
+        return torch.cat([self.counts, others]), torch.cat([self.by_class, rest[None]])
 
 
 def sums_schema(classes: int, size: int, rounded: bool = False) -> Schema:
@@ -199,7 +194,7 @@ def sum_of(every: Iterable[Added]) -> Added:
     return reduce(add, every)
 
 
-def by_finding(sums: Sums) -> list[Sums]:
+def by_finding(sums: Added) -> list[Added]:
     """Return sums of 2F classes, without and with each of F findings, as F sums of two classes."""
     both = zip(sums.counts.view(-1, 2), sums.by_class.unflatten(0, (-1, 2)), strict=True)
     return [replace(sums, counts=counts, by_class=by_class) for counts, by_class in both]
@@ -251,11 +246,11 @@ class Classes:
 
     @classmethod
     def of(cls, sums: Sums) -> Self:
-        """Return class means of labelled images, and the covariance of all images around them.
+        """Return class means, and the covariance of all images around them.
 
-        The share of all images that each class has is estimated (`shares_of_all`), since labelled
-        images may have another mix. Eigenvalues of the covariance that are negative after that are
-        set to 0. At least one image must have a label.
+        The share of all images that each class has is estimated (`shares_of_all`): where the class
+        of each image is known, it is its share of the counts. Eigenvalues of the covariance that
+        are negative after that are set to 0. At least one image must have a label.
         """
         known = sums.counts > 0
         means = sums.by_class / sums.counts.clamp_min(1)[:, None]
@@ -279,6 +274,18 @@ class Classes:
         zeros = torch.zeros(classes, size, dtype=torch.float64)
         within = torch.zeros(size, size, dtype=torch.float64)
         return cls(zeros[:, 0], zeros, within, 0.0, zeros[:, 0])
+
+    def with_guesses(self, guesses: Guesses) -> "Classes":
+        """Return the same with unlabelled images added to the classes of their guesses.
+
+        The means move. The covariance stays that of labelled images: that of guessed classes gained
+        too little to send a second moment of unlabelled images (docs/research/one_round.md).
+        """
+        counts = self.counts + guesses.counts
+        sums = self.counts[:, None] * self.means + guesses.by_class
+        found = sums / counts.clamp_min(1e-12)[:, None]
+        means = torch.where(counts[:, None] > 0, found, self.means)
+        return replace(self, counts=counts, means=means, noise=noise_of(counts))
 
     def with_own(self, features: Tensor, labels: Tensor, weight: float) -> "Classes":
         """Return the same with a site's labelled images counted `weight` times more, weight > 0.

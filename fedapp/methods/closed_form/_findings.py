@@ -1,17 +1,17 @@
 """The closed form of findings: one linear discriminant for each, over the same features.
 
 A finding is two classes, without and with it, and its logit is the difference of their logits.
-Class means are over the images in which the finding was read. The second moment is over all images,
-read or not, so that it is sent once; `_discriminant.Classes` estimates the share of all images that
-have the finding. For a single finding that was read in every image this is the closed form of two
-classes. Sites vote on lambda and temperature for each finding separately. A site multiplies its
-answers by its own mix of each finding: from the images in which it read it, from the federation's
-mean, and from EM over its unlabelled images. It guesses the findings of unlabelled images for the
-sums as it does for classes. Giving own images more weight brought no gain for findings
-(docs/results/findings.md).
+Class means are over the images in which the finding was read. The second moment is over all
+labelled images, read or not, so that it is sent once; `_discriminant.Classes` estimates the share
+of them that have the finding. For a single finding that was read in every image this is the closed
+form of two classes. Sites vote on lambda and temperature for each finding separately. A site
+multiplies its answers by its own mix of each finding: from the images in which it read it, from the
+federation's mean, and from EM over its unlabelled images. It guesses the findings of unlabelled
+images for the class means as it does for classes. Giving own images more weight brought no gain for
+findings (docs/results/findings.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -151,12 +151,12 @@ def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
     }
 
 
-def sums_of(known: Tensor, labels: Tensor, other: Tensor) -> Sums:
-    """Return the sums over features [n, d] with labels [n, F], and over others [m, d].
+def sums_of(known: Tensor, labels: Tensor) -> Sums:
+    """Return the sums over features [n, d] with labels [n, F].
 
     Counts [2F] and sums [2F, d] are over the images in which a finding was read, the rest over all.
     """
-    every = Sums.of(known[:0], labels.new_empty(0), torch.cat([known, other]), 2 * labels.shape[1])
+    every = Sums.of(known, labels.new_full((len(known),), -1), 2 * labels.shape[1])
     image, of = (labels.cpu() >= 0).nonzero(as_tuple=True)
     place, rows = 2 * of + labels.cpu()[image, of], known.cpu().double()[image]
     return Sums(
@@ -219,31 +219,38 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     usual, size = features.default_temperature, len(total.total)
     before = torch.stack([log_prior(usual, counts, size) for counts in read])
     candidates = before, features.rounded
-    known = (total.counts.view(-1, 2) > 0).all(1).repeat_interleave(2)
+    known = (read > 0).all(1).repeat_interleave(2)
+    nothing = Classes.none(2, size)  # of a finding that was read in no image
+    classes = [Classes.of(one) if one.counts.any() else nothing for one in by_finding(total)]
 
     def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
         # Of a finding of which the labels say one thing alone nothing can be guessed.
         right = Guesses(guesses.counts * known, guesses.by_class * known[:, None])
-        more = total.with_guesses(right)
+        each = zip(classes, by_finding(right), strict=True)
+        more = [one.with_guesses(guess) for one, guess in each]
         other, its = yield from _solution(rnd, more, prior, candidates, lent)
         return replace(other, guessed=last.guessed + 1), its
 
-    first = yield from _solution(rnd, total, prior, candidates, lent)
-    most = guesses if any(rnd.facts[k].unlabelled for k in senders) else 0
-    solution = yield from refine_by_guesses(rnd, first, most, (senders, lent), again)
+    first = yield from _solution(rnd, classes, prior, candidates, lent)
+    solution = yield from refine_by_guesses(rnd, first, guesses, (senders, lent), again)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)
 
 
 def _solution(
-    rnd: Round, sums: Sums, prior: Tensor, candidates: tuple[Tensor, bool], lent: TaskModels
+    rnd: Round,
+    classes: Sequence[Classes],
+    prior: Tensor,
+    candidates: tuple[Tensor, bool],
+    lent: TaskModels,
 ) -> Phases[tuple[FindingSolution, float]]:
     """Return the solution by the candidates with most votes, and the labels' log-likelihood.
 
-    candidates: as of `log_prior` for each finding, [F, N], and whether heads travel rounded.
+    classes: of each finding, without and with it. candidates: as of `log_prior` for each finding,
+    [F, N], and whether heads travel rounded.
     """
     before, rounded = candidates
-    found = [_heads(one) for one in by_finding(sums)]
+    found = [_heads(one) for one in classes]
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))
     grid = rnd.pool.put(grid_of(weights, biases, rounded), GRID)
     replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
@@ -256,15 +263,14 @@ def _solution(
     return FindingSolution(weight, bias, prior, levels[ridge, each], t), float(most.sum())
 
 
-def _heads(sums: Sums) -> tuple[Tensor, Tensor, Tensor]:
+def _heads(classes: Classes) -> tuple[Tensor, Tensor, Tensor]:
     """Return a finding's heads [L, d] and [L] for each of `RIDGES`, and each ridge's level [L]."""
-    count, size = len(RIDGES), len(sums.total)
-    if not sums.counts.any():  # read in no image
+    count, size = len(RIDGES), len(classes.within)
+    if not classes.counts.any():  # read in no image
         zero = torch.zeros(count, dtype=torch.float64)
         return zero[:, None].expand(-1, size), zero, zero + 1
-    classes = Classes.of(sums)
     levels = torch.tensor([classes.level(ridge) for ridge in RIDGES], dtype=torch.float64)
-    return (*logits(sums.counts, *classes.heads(RIDGES)), levels)
+    return (*logits(classes.counts, *classes.heads(RIDGES)), levels)
 
 
 # --- site -----------------------------------------------------------------------------------------
@@ -277,9 +283,8 @@ class FindingSite(ClosedSite):
         """Do a task; for COUNT also report what `mean_mix_of_sums` needs for each finding."""
         if task.action != COUNT:
             return super().answer(task)
-        found = sums_of(
-            self.features(LABELLED), self.site.data.labels, self.features(UNLABELLED)
-        ).to_params(role_asked_for(task) == ROUNDED)
+        sums = sums_of(self.features(LABELLED), self.site.data.labels)
+        found = sums.to_params(role_asked_for(task) == ROUNDED)
         every = [same_class_pair_sums(own) for own in label_counts(self.site)]
         found[MIX_SUMS] = torch.tensor(every, dtype=torch.float64).flatten()
         return SiteReport(contents={role_asked_for(task): found})

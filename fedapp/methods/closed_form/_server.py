@@ -172,12 +172,11 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
 
     def again(guesses: Guesses, last: Solution) -> Phases[tuple[Solution, float]]:
-        classes = Classes.of(total.with_guesses(guesses))
-        other, its = yield from _solution(rnd, classes, given, lent)
+        other, its = yield from _solution(rnd, classes.with_guesses(guesses), given, lent)
         return replace(other, own_weight=last.own_weight, guessed=last.guessed + 1), its
 
-    most = guesses if total.images > total.counts.sum() else 0
-    solution = yield from refine_by_guesses(rnd, (solution, likely), most, (senders, lent), again)
+    first, asked = (solution, likely), (senders, lent)
+    solution = yield from refine_by_guesses(rnd, first, guesses, asked, again)
     if own and solution.guessed:
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
     rnd.pool.put(solution.to_params(), SOLUTION)
@@ -199,6 +198,8 @@ def refine_by_guesses(
     the guesses were made.
     """
     (solution, likely), (senders, lent) = first, asked
+    if not any(rnd.facts[site].unlabelled for site in senders):
+        return solution
     for number in range(most):
         newest = rnd.pool.put(solution.to_params(), SOLUTION)
         replies = yield [rnd.task(k, GUESS, 0, {}, solution=[newest], **lent) for k in senders]

@@ -107,10 +107,8 @@ class ClosedSite:
         return {name: of.cpu() for name, of in found.items()}
 
     def sums(self) -> Sums:
-        """Return the sums over the site's training images."""
-        data = self.site.data
-        known, other = self.features(LABELLED), self.features(UNLABELLED)
-        return Sums.of(known, data.labels, other, data.num_classes)
+        """Return the sums over the site's labelled images."""
+        return Sums.of(self.features(LABELLED), self.site.data.labels, self.site.data.num_classes)
 
     def released(self, task: Task) -> Params:
         """Return the row that a task asks for, before noise is added (`_protected`)."""

@@ -1,12 +1,13 @@
 """One round: class statistics of fixed features, solved in closed form; no network is trained.
 
-Sites send sums; the server adds them up and solves (`_discriminant`). Since sums can be added, the
-solution is that of all images in one place, however they are split. A site answers with the common
-head, or with a head in which its own labelled images count more if all sites' validation images
-favour that, times its own mix of classes (`learn.class_priors`). With that answer sites guess the
-classes of their unlabelled images, and class means use these too; from then on the split matters
-(`guesses`). Findings have a solution each (`_findings`), which differs between sites only by their
-odds. The features are fixed and chosen by name (`learn.features`). A run takes seconds.
+Sites send sums of their labelled images; the server adds them up and solves (`_discriminant`).
+Since sums can be added, the solution is that of all labelled images in one place, however they are
+split. A site answers with the common head, or with a head in which its own labelled images count
+more if all sites' validation images favour that, times its own mix of classes
+(`learn.class_priors`). With that answer sites guess the classes of their unlabelled images, and
+class means use these too; from then on the split matters (`guesses`). Findings have a solution each
+(`_findings`), which differs between sites only by their odds. The features are fixed and chosen by
+name (`learn.features`). A run takes seconds.
 """
 
 from collections.abc import Mapping

@@ -118,7 +118,7 @@ def test_without_noise_it_is_the_closed_form_of_the_images_as_they_are():
     g, more = (clipped_rows(part, middle) for part in (known, other))
     found = classes_of(Released.of(g, labels, CLASSES, more), 0.0, middle)
     # Unlabelled images count more in the covariance, by a number that everybody knows.
-    plain = Sums.of(known - middle, labels, other[:0], CLASSES)
+    plain = Sums.of(known - middle, labels, CLASSES)
     weight = 300 * MOMENT_WEIGHT + 200 * OTHER_MOMENT_WEIGHT
     apart = known - middle, other - middle
     second = (
@@ -141,7 +141,7 @@ def test_the_covariance_is_measured_from_the_mean_of_images_as_they_were_cut():
     middle = middle_from_rows(first_row(clipped_rows(known))[TOTALS])
     g = clipped_rows(known, middle)
     assert float(g.mean(0).norm()) > 0.02
-    exact = Classes.of(Sums.of(g, labels, g[:0], 2))
+    exact = Classes.of(Sums.of(g, labels, 2))
     found = classes_of(Released.of(g, labels, 2, g[:0]), 0.0, middle)
     torch.testing.assert_close(found.within, RADIUS**2 * exact.within)
     torch.testing.assert_close(found.means, middle + RADIUS * exact.means)
