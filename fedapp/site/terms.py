@@ -48,7 +48,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
         "sums": (
             *("sums", "guesses", "grid", "solution", "votes", "own_votes", "stack", "fitted"),
             *("patches", "clusters", "totals", "middle", "released", "rounded_sums", MASKED),
-            *("filters", "directions"),
+            *("filters", "directions", "other_sums", "rounded_other_sums"),
         ),
         "numbers": ("answer", "divergence"),
     }

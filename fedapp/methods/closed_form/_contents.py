@@ -49,9 +49,12 @@ FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
 filters of a frozen network are w_0 itself, so no further bytes travel for them."""
 SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
 """Roles of what sites send."""
-ROUNDED = "rounded_sums"
-"""Role that takes the place of `SUMS` for features whose sums travel rounded, unless sums are
-masked; and the number in a task that asks for it."""
+OTHERS = "other_sums"
+"""Role of the sums over unlabelled images, which are asked for only where labels are few; and the
+number in a task that asks for it."""
+ROUNDED, ROUNDED_OTHERS = "rounded_sums", "rounded_other_sums"
+"""Roles that take the place of `SUMS` and `OTHERS` for features whose sums travel rounded, unless
+sums are masked; the first is also the number in a task that asks for either."""
 GRID, SOLUTION = "grid", "solution"
 """Roles of what the server makes of the sums."""
 LASTING = (SOLUTION, FILTERS, MIDDLE, DIRECTIONS)
@@ -251,6 +254,7 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
     weight: Schema = {HEAD_WEIGHT: ((classes * size,), each)}
     found: dict[str, Schema] = {
         SUMS: sums_schema(classes, size),
+        OTHERS: sums_schema(0, size),
         GUESSES: guesses_schema(classes, size),
         **released_schemas(classes, size),
         GRID: grid_schema(classes, size, rounded),
@@ -266,6 +270,7 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
     }
     if rounded:
         found[ROUNDED] = sums_schema(classes, size, rounded)
+        found[ROUNDED_OTHERS] = sums_schema(0, size, rounded)
         found[DIRECTIONS] = directions_schema(size)
     if isinstance(features, LearnedFeatures):
         found |= {FIRST: features.sum_schema(0), NEXT: features.sum_schema(1)}
@@ -298,9 +303,16 @@ def role_asked_for(task: Task) -> str:
         return votes_role(task.models)
     if task.action == RELEASE:
         return RELEASED if MIDDLE in task.models else TOTALS
-    if task.action == COUNT and task.numbers.get(ROUNDED):
-        return ROUNDED
-    return {COUNT: SUMS, GUESS: GUESSES}.get(task.action, "")
+    if task.action == COUNT:
+        return sums_role(bool(task.numbers.get(OTHERS)), bool(task.numbers.get(ROUNDED)))
+    return GUESSES if task.action == GUESS else ""
+
+
+def sums_role(others: bool, rounded: bool) -> str:
+    """Return the role of the sums over a site's labelled images, or over its others."""
+    if rounded:
+        return ROUNDED_OTHERS if others else ROUNDED
+    return OTHERS if others else SUMS
 
 
 def lasting_contents(task: Task) -> tuple[ModelRef, ...]:
@@ -334,10 +346,16 @@ def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
         raise ProtocolError(f"sent a {made[0]}, which the server alone makes: {REMEDY}")
     for role in {VOTES, OWN_VOTES} & arrived.keys():
         _check_votes(arrived[role].whole, facts)
-    for role in {SUMS, ROUNDED} & arrived.keys():
-        sums, rounding = Sums.from_params(arrived[role].whole), 1 / STEPS * (role == ROUNDED)
+    for role in {SUMS, ROUNDED, OTHERS, ROUNDED_OTHERS} & arrived.keys():
+        sums, rounded = Sums.from_params(arrived[role].whole), role in {ROUNDED, ROUNDED_OTHERS}
+        images = facts.unlabelled if role in {OTHERS, ROUNDED_OTHERS} else facts.labelled
+        if sums.images != images:
+            raise ProtocolError(
+                f"{role}: of {sums.images:g} images, the site has {images}: {REMEDY}"
+            )
         for one in by_finding(sums) if len(sums.counts) > len(facts.classes) else [sums]:
-            _check_sums(one, facts, one is sums, TOLERANCE + rounding)
+            every = one is sums and role in {SUMS, ROUNDED}
+            _check_sums(one, every, TOLERANCE + rounded / STEPS)
     if GUESSES in arrived:
         guesses = Guesses.from_params(arrived[GUESSES].whole)
         finds = len(guesses.counts) > len(facts.classes)
@@ -369,20 +387,15 @@ def _check_guesses(guesses: Guesses, facts: SiteFacts) -> None:
         )
 
 
-def _check_sums(sums: Sums, facts: SiteFacts, every: bool, slack: float) -> None:
-    """every: whether each labelled image has a class; a finding need not be read in each image.
+def _check_sums(sums: Sums, every: bool, slack: float) -> None:
+    """every: whether each image has a class; a finding need not be read in each image.
 
     slack: how far rounding may move an eigenvalue of the second moment, relative to its trace.
     """
-    images, known = facts.labelled, int(sums.counts.sum())
-    if int(sums.counts.min()) < 0 or known > facts.labelled or (every and known < facts.labelled):
+    images, known = int(sums.images), int(sums.counts.sum())
+    if bool((sums.counts < 0).any()) or known > images or (every and known < images):
         raise ProtocolError(
-            f"sums: {COUNTS} adds up to {known}, the site has {facts.labelled} "
-            f"labelled images: {REMEDY}"
-        )
-    if sums.images != images:
-        raise ProtocolError(
-            f"sums: of {sums.images:g} images, the site has {images} labelled ones: {REMEDY}"
+            f"sums: {COUNTS} adds up to {known}, the site has {images} labelled images: {REMEDY}"
         )
     most, of_group = sums.by_group
     # The last is a difference of rounded sums.

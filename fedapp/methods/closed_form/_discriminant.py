@@ -51,8 +51,8 @@ class Sums:
     """Sums over images with features f.
 
     counts: [C], images of each class. by_class: [C, d], sums of their f. images: number of all
-    images, also of those whose class is not known: in which a finding was not read, and in noisy
-    sums unlabelled ones. total: [d], sum of their f. second: [d, d], sum of their f f^T.
+    images, also of those whose class is not known. total: [d], sum of their f. second: [d, d], sum
+    of their f f^T. Of unlabelled images alone, C is 0.
     """
 
     counts: Tensor
@@ -84,6 +84,21 @@ class Sums:
             self.second + other.second,
         )
 
+    def with_others(self, other: "Sums") -> "Sums":
+        """Return the same with further images whose class is not known."""
+        return replace(
+            self,
+            images=self.images + other.images,
+            total=self.total + other.total,
+            second=self.second + other.second,
+        )
+
+    def with_guesses(self, guesses: "Guesses") -> "Sums":
+        """Return the same with the classes of those images as they were guessed."""
+        return replace(
+            self, counts=self.counts + guesses.counts, by_class=self.by_class + guesses.by_class
+        )
+
     def to_params(self, rounded: bool = False) -> Params:
         """Return the tensors that travel: float32, of the second moment the upper triangle.
 
@@ -106,7 +121,7 @@ class Sums:
         total, rounded = params[TOTAL].double(), DEVIATIONS in params
         found = cls(
             params[COUNTS].double(),
-            params[BY_CLASS].double().view(len(params[COUNTS]), -1),
+            params[BY_CLASS].double().view(len(params[COUNTS]), len(total)),
             float(params[IMAGES]),
             total,
             scatter_of(params) if rounded else unpacked(params[SECOND], len(total)),
@@ -278,8 +293,7 @@ class Classes:
     def with_guesses(self, guesses: Guesses) -> "Classes":
         """Return the same with unlabelled images added to the classes of their guesses.
 
-        The means move. The covariance stays that of labelled images: that of guessed classes gained
-        too little to send a second moment of unlabelled images (docs/research/one_round.md).
+        The means move; the covariance stays that of labelled images.
         """
         counts = self.counts + guesses.counts
         sums = self.counts[:, None] * self.means + guesses.by_class

@@ -2,8 +2,8 @@
 
 A finding is two classes, without and with it, and its logit is the difference of their logits.
 Class means are over the images in which the finding was read. The second moment is over all
-labelled images, read or not, so that it is sent once; `_discriminant.Classes` estimates the share
-of them that have the finding. For a single finding that was read in every image this is the closed
+images, read or not, so that it is sent once; `_discriminant.Classes` estimates the share of them
+that have the finding. For a single finding that was read in every image this is the closed
 form of two classes. Sites vote on lambda and temperature for each finding separately. A site
 multiplies its answers by its own mix of each finding: from the images in which it read it, from the
 federation's mean, and from EM over its unlabelled images. It guesses the findings of unlabelled
@@ -25,7 +25,6 @@ from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.params import Params, Schema
 from fedapp.methods.base import Phases, Round, SiteContext, SiteReport
 from fedapp.methods.closed_form._contents import (
-    COUNT,
     GRID,
     GUESSED,
     GUESSES,
@@ -68,8 +67,9 @@ from fedapp.methods.closed_form._server import (
     gather_sums,
     log_prior,
     refine_by_guesses,
+    role_of_sums,
     server_contents,
-    sums_role,
+    with_others,
 )
 from fedapp.methods.closed_form._server import solve as solved_classes
 from fedapp.methods.closed_form._site import ClosedSite, deciding_images, label_counts
@@ -191,7 +191,7 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     lent, senders, replies = yield from gather_sums(rnd, name)
     if not replies:
         return server_contents(rnd)
-    role = sums_role(rnd, name)
+    role = role_of_sums(rnd, name)
     read_in, alike = [], []
 
     def sums_of_site(site: int) -> Sums:
@@ -220,21 +220,30 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     before = torch.stack([log_prior(usual, counts, size) for counts in read])
     candidates = before, features.rounded
     known = (read > 0).all(1).repeat_interleave(2)
-    nothing = Classes.none(2, size)  # of a finding that was read in no image
-    classes = [Classes.of(one) if one.counts.any() else nothing for one in by_finding(total)]
+    classes = each_of(total)
+    more = yield from with_others(rnd, name, total, guesses)
 
     def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
         # Of a finding of which the labels say one thing alone nothing can be guessed.
         right = Guesses(guesses.counts * known, guesses.by_class * known[:, None])
-        each = zip(classes, by_finding(right), strict=True)
-        more = [one.with_guesses(guess) for one, guess in each]
-        other, its = yield from _solution(rnd, more, prior, candidates, lent)
+        if more:
+            found = each_of(more.with_guesses(right))
+        else:
+            each = zip(classes, by_finding(right), strict=True)
+            found = [one.with_guesses(guess) for one, guess in each]
+        other, its = yield from _solution(rnd, found, prior, candidates, lent)
         return replace(other, guessed=last.guessed + 1), its
 
     first = yield from _solution(rnd, classes, prior, candidates, lent)
     solution = yield from refine_by_guesses(rnd, first, guesses, (senders, lent), again)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)
+
+
+def each_of(sums: Sums) -> list[Classes]:
+    """Return each finding's two classes; of one that was read in no image, none."""
+    nothing = Classes.none(2, len(sums.total))
+    return [Classes.of(one) if one.counts.any() else nothing for one in by_finding(sums)]
 
 
 def _solution(
@@ -280,8 +289,8 @@ class FindingSite(ClosedSite):
     """A site's side of the closed form of findings. A mix of F findings is [F, 2]."""
 
     def answer(self, task: Task) -> SiteReport:
-        """Do a task; for COUNT also report what `mean_mix_of_sums` needs for each finding."""
-        if task.action != COUNT:
+        """Do a task; with sums also report what `mean_mix_of_sums` needs for each finding."""
+        if role_asked_for(task) not in (SUMS, ROUNDED):
             return super().answer(task)
         sums = sums_of(self.features(LABELLED), self.site.data.labels)
         found = sums.to_params(role_asked_for(task) == ROUNDED)

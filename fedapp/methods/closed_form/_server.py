@@ -37,21 +37,23 @@ from fedapp.methods.closed_form._contents import (
     MIN_GAIN,
     MIX_METRICS,
     NEXT,
+    OTHERS,
     OWN_WEIGHTS,
     RELEASE,
     RELEASED,
     REMEDY,
     RIDGES,
     ROUNDED,
+    ROUNDED_OTHERS,
     SOLUTION,
     STEP,
-    SUMS,
     TEMPERATURES,
     TOTALS,
     VOTE,
     Solution,
     grid_of,
     own_weights,
+    sums_role,
     votes_role,
 )
 from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, sum_of
@@ -72,6 +74,8 @@ LEAST_RIDGE, MOST_RIDGE = 1.0, 10.0
 Above the second the temperature would have to be another one."""
 RIDGE_FOR_NOISE = 0.4
 """That lambda, in units of the number of features for each labelled image of a class."""
+ENOUGH_LABELS = 0.5
+"""Labelled images for each feature from which on their covariance is enough."""
 MOST_GUESSES = 8
 """Default limit of how often classes of unlabelled images are guessed. Guessing ends earlier where
 labels become no likelier: with many labels after one or two times."""
@@ -142,7 +146,7 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         return server_contents(rnd)
     labels: list[Tensor] = []
 
-    role = sums_role(rnd, name)
+    role = role_of_sums(rnd, name)
 
     def sums_of(site: int) -> Sums:
         sums = Sums.from_params(rnd.pool.read(rnd.pool.latest(site, role)))
@@ -171,8 +175,11 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
     if own:
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
 
+    more = yield from with_others(rnd, name, total, guesses)
+
     def again(guesses: Guesses, last: Solution) -> Phases[tuple[Solution, float]]:
-        other, its = yield from _solution(rnd, classes.with_guesses(guesses), given, lent)
+        found = Classes.of(more.with_guesses(guesses)) if more else classes.with_guesses(guesses)
+        other, its = yield from _solution(rnd, found, given, lent)
         return replace(other, own_weight=last.own_weight, guessed=last.guessed + 1), its
 
     first, asked = (solution, likely), (senders, lent)
@@ -213,19 +220,22 @@ def refine_by_guesses(
     return solution
 
 
-def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:
+def gather_sums(
+    rnd: Round, name: str, others: bool = False
+) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:
     """Ask for the sums of all sites that have sent none.
 
-    Returns the contents that tasks name for the features, the sites whose sums are known, and the
-    new replies; without new replies there is nothing to solve. Raises RunError where there are no
-    sums at all.
+    others: of their unlabelled images, in place of the labelled ones. Returns the contents that
+    tasks name for the features, the sites whose sums are known, and the new replies; without new
+    replies there is nothing to solve. Raises RunError where there are no sums at all.
     """
-    role = sums_role(rnd, name)
+    role = role_of_sums(rnd, name, others)
     fresh = [site for site in rnd.everybody if not rnd.pool.has(site, role)]
     if not fresh:
         return {}, [], []
     lent = yield from features_of(rnd, name)
-    numbers = {ROUNDED: 1.0} if role == ROUNDED else {}
+    numbers = {OTHERS: float(others), ROUNDED: float(role in (ROUNDED, ROUNDED_OTHERS))}
+    numbers = {number: one for number, one in numbers.items() if one}
     replies = yield [rnd.task(site, COUNT, 0, numbers, **lent) for site in fresh]
     senders = [site for site in rnd.everybody if rnd.pool.has(site, role)]
     if not senders:
@@ -233,9 +243,27 @@ def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Se
     return lent, senders, replies
 
 
-def sums_role(rnd: Round, name: str) -> str:
+def role_of_sums(rnd: Round, name: str, others: bool = False) -> str:
     """Return the role of what sites send: masked sums are added before anybody could round them."""
-    return ROUNDED if feature_class(name).rounded and not rnd.masked else SUMS
+    return sums_role(others, feature_class(name).rounded and not rnd.masked)
+
+
+def with_others(rnd: Round, name: str, total: Sums, guesses: int) -> Phases[Sums | None]:
+    """Return the sum of all sites' images, unlabelled ones too, where labels are few; else None.
+
+    total: of labelled images. Where there are at least `ENOUGH_LABELS` of them for each feature,
+    their own covariance is as good, and that of other images need not leave the sites
+    (docs/research/one_round.md). guesses: of the classes of these other images; 0: none are asked
+    for.
+    """
+    some = guesses and any(rnd.facts[site].unlabelled for site in rnd.everybody)
+    if not some or total.images >= ENOUGH_LABELS * len(total.total):
+        return None
+    yield from gather_sums(rnd, name, others=True)
+    role = role_of_sums(rnd, name, others=True)
+    senders = [site for site in rnd.everybody if rnd.pool.has(site, role)]
+    sent = (rnd.pool.read(rnd.pool.latest(k, role)) for k in by_digest(rnd, senders, role))
+    return reduce(Sums.with_others, map(Sums.from_params, sent), total)
 
 
 def _protected(rnd: Round, name: str, protection: Protection) -> Phases[dict[str, list[ModelRef]]]:

@@ -25,8 +25,10 @@ from fedapp.methods.closed_form._contents import (
     MIDDLE,
     MIN_LOGLIK,
     MIX_METRICS,
+    OTHERS,
     RELEASE,
     ROUNDED,
+    ROUNDED_OTHERS,
     SOLUTION,
     STEP,
     TEMPERATURES,
@@ -83,8 +85,10 @@ class ClosedSite:
         if task.action == LEARN:
             found = self.patches(int(task.numbers[STEP]))
         elif task.action == COUNT:
-            found = self.sums().to_params(role_asked_for(task) == ROUNDED)
-            if task.sum is not None:  # else the server has the counts of each site
+            role = role_asked_for(task)
+            sums = self.others() if role in (OTHERS, ROUNDED_OTHERS) else self.sums()
+            found = sums.to_params(role in (ROUNDED, ROUNDED_OTHERS))
+            if task.sum is not None and len(sums.counts):  # else the server has each site's counts
                 metrics = dict(
                     zip(MIX_METRICS, same_class_pair_sums(label_counts(self.site)), strict=True)
                 )
@@ -109,6 +113,11 @@ class ClosedSite:
     def sums(self) -> Sums:
         """Return the sums over the site's labelled images."""
         return Sums.of(self.features(LABELLED), self.site.data.labels, self.site.data.num_classes)
+
+    def others(self) -> Sums:
+        """Return the sums over the site's unlabelled images."""
+        features = self.features(UNLABELLED)
+        return Sums.of(features, torch.full((len(features),), -1), 0)
 
     def released(self, task: Task) -> Params:
         """Return the row that a task asks for, before noise is added (`_protected`)."""

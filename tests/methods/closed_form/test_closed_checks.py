@@ -21,8 +21,10 @@ from fedapp.methods.closed_form._contents import (
     LOGLIK,
     MIN_LOGLIK,
     NEXT,
+    OTHERS,
     OWN_VOTES,
     ROUNDED,
+    ROUNDED_OTHERS,
     SOLUTION,
     SUMS,
     VOTE,
@@ -103,8 +105,8 @@ def moved(tensor, place, by):
     (changed(COUNTS, lambda t: t * 0), "counts adds up to 0, the site has 6 labelled"),
     (changed(COUNTS, lambda t: torch.tensor([-1, 7])), "counts adds up to 6"),
     (changed(COUNTS, lambda t: torch.tensor([2**62, 2**62])), "labelled images"),
-    (changed(IMAGES, lambda t: t + 1), "of 7 images, the site has 6 labelled"),
-    (changed(IMAGES, lambda t: t * 0), "of 0 images, the site has 6 labelled"),
+    (changed(IMAGES, lambda t: t + 1), "of 7 images, the site has 6"),
+    (changed(IMAGES, lambda t: t * 0), "of 0 images, the site has 6"),
     (changed(BY_CLASS, lambda t: t * 3), "longer than the number of its images allows"),
     (changed(BY_CLASS, lambda t: t + 1e30), "longer than the number of its images allows"),
     (changed(TOTAL, lambda t: t + 5), "longer than the number of its images allows"),
@@ -125,6 +127,20 @@ def test_the_sum_of_all_images_is_that_of_the_classes():
     sums = Sums.of(drawn(6), torch.arange(6) % 2, 2)
     bent = replace(sums, total=sums.total + torch.tensor([0.9, 0, 0, 0]))
     assert "longer than the number" in refused(SUMS, bent.to_params())
+
+
+def test_sums_of_unlabelled_images_are_of_as_many_as_the_site_has():
+    found = Sums.of(drawn(4), torch.full((4,), -1), 0)
+    for role, params in ((OTHERS, found.to_params()), (ROUNDED_OTHERS, found.to_params(True))):
+        check(role, params)
+        assert "of 4 images, the site has 3" in refused(role, params, replace(FACTS, unlabelled=3))
+        longer = {**params, TOTAL: params[TOTAL] * 3}
+        assert "longer than the number of its images allows" in refused(role, longer)
+    assert "not positive semi-definite" in refused(
+        OTHERS, found.to_params() | {SECOND: torch.zeros(10)}
+    )
+    nothing = Sums.of(drawn(0), torch.empty(0).long(), 0)
+    check(OTHERS, nothing.to_params(), replace(FACTS, unlabelled=0))
 
 
 def rounded(labelled=6, size=4):
@@ -166,7 +182,7 @@ def test_rounded_sums_whose_classes_lie_farther_apart_than_all_images_are_refuse
 
 @pytest.mark.parametrize(("change", "says"), [
     (lambda p: p | {COUNTS: p[COUNTS] + 1}, "the site has 6 labelled"),
-    (lambda p: p | {IMAGES: p[IMAGES] * 0}, "of 0 images, the site has 6 labelled"),
+    (lambda p: p | {IMAGES: p[IMAGES] * 0}, "of 0 images, the site has 6"),
     (lambda p: p | {BY_CLASS: 3 * p[BY_CLASS]}, "longer than the number of its images allows"),
     (lambda p: p | {"deviations": 2 * p["deviations"] + 1}, "has trace"),
     (lambda p: p | {"deviations": p["deviations"] + 3e38}, "has trace"),
@@ -246,6 +262,9 @@ def test_the_task_says_which_sums_it_asks_for():
     task = Task(0, 0, COUNT, ref, {FILTERS: (ref,)})
     assert role_asked_for(task) == SUMS
     assert role_asked_for(replace(task, numbers={ROUNDED: 1.0})) == ROUNDED
+    assert role_asked_for(replace(task, numbers={OTHERS: 1.0})) == OTHERS
+    both = replace(task, numbers={OTHERS: 1.0, ROUNDED: 1.0})
+    assert role_asked_for(both) == ROUNDED_OTHERS
 
 
 # --- sums of patches ------------------------------------------------------------------------------
@@ -406,7 +425,7 @@ DEALS = (Deal(20, 9, 12, 6), Deal(9, 12, 12, 6), Deal(12, 6, 12, 6))
 
 @pytest.mark.parametrize(("asked", "change", "says"), [
     (SUMS, nothing, "asked for its sums, it sent nothing"),
-    (SUMS, twice, "counts adds up to 18, the site has 9"),
+    (SUMS, twice, "of 18 images, the site has 9"),
     (SUMS, not_finite, "holds NaN or infinity"),
     (SUMS, shorter, "tensor"),
     (SUMS, another("solution"), "asked for its sums, it sent solution"),

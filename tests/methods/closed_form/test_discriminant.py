@@ -111,6 +111,19 @@ def test_guesses_that_are_sure_and_right_are_labels():
     torch.testing.assert_close(found.within, first.within, rtol=0, atol=0)
 
 
+def test_other_images_that_are_guessed_rightly_are_labelled_ones():
+    x, labels = drawn(60)
+    others = Sums.of(x[20:], labels[20:] * 0 - 1, 0)
+    again = Sums.from_params(others.to_params())
+    guesses = Guesses.of(x[20:], torch.nn.functional.one_hot(labels[20:]))
+    found = Sums.of(x[:20], labels[:20], 3).with_others(again).with_guesses(guesses)
+    for one, other in zip(
+        Classes.of(found).head(0.1), Classes.of(Sums.of(x, labels, 3)).head(0.1), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert schema_of(others.to_params()) == sums_schema(0, 5)
+
+
 def test_classes_travel_likewise():
     x, labels = drawn(20)
     found = Classes.of(sums_of(x, labels, 12))
