@@ -382,9 +382,10 @@ def test_every_site_is_asked_once_for_each(played):
 
 
 @pytest.mark.parametrize("method", [HOG, OVER_NETWORK], ids=["hog", "network"])
-def test_a_newcomers_sums_are_added(tmp_path, method):
+def test_a_newcomers_sums_are_added(tmp_path, method, monkeypatch):
     from tests.server.test_joining import Late
 
+    monkeypatch.setattr("fedapp.methods.closed_form._server.ENOUGH_LABELS", 99.0)
     early, late = (
         play_in_one_store(toy(method, tmp_path, DEALS, name=name), partial(Late, comes=comes))
         for name, comes in (("early", {}), ("late", {3: 1, 2: 2}))
