@@ -1,14 +1,14 @@
 """The closed form of findings: one linear discriminant for each, over the same features.
 
 A finding is two classes, without and with it, and its logit is the difference of their logits.
-Class means are over the images in which the finding was read. The second moment is over all
-images, read or not, so that it is sent once; `_discriminant.Classes` estimates the share of them
-that have the finding. For a single finding that was read in every image this is the closed
-form of two classes. Sites vote on lambda and temperature for each finding separately. A site
-multiplies its answers by its own mix of each finding: from the images in which it read it, from the
-federation's mean, and from EM over its unlabelled images. It guesses the findings of unlabelled
-images for the class means as it does for classes. Giving own images more weight brought no gain for
-findings (docs/results/findings.md).
+Class means are over the images in which the finding was read. The second moment is over all images,
+read or not, so that it is sent once; `_discriminant.Classes` estimates the share of them that have
+the finding. For a single finding that was read in every image this is the closed form of two
+classes. Sites vote on lambda and temperature for each finding separately. A site multiplies its
+answers by its own mix of each finding: from the images in which it read it, from the federation's
+mean, and from EM over its unlabelled images. It guesses the findings of unlabelled images for the
+class means as it does for classes. Giving own images more weight brought no gain for findings
+(docs/results/findings.md).
 """
 
 from collections.abc import Mapping, Sequence
