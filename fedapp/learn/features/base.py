@@ -43,6 +43,9 @@ class FeatureMap(nn.Module, ABC):
     rounded: ClassVar[bool] = False
     """Whether a closed form's sums, covariances and grids of heads over these features travel
     rounded, because there are many of them."""
+    enough_labels: ClassVar[float] = 1.0
+    """Labelled inputs for each feature from which on a closed form needs their covariance alone,
+    and none of unlabelled ones."""
     size: int
     """d, the number of features of one input."""
 

@@ -22,6 +22,9 @@ class FrozenNetwork(FeatureMap):
 
     name: ClassVar[str] = "network"
     rounded: ClassVar[bool] = True
+    enough_labels: ClassVar[float] = 0.5
+    """Less than elsewhere: a second covariance would double what a site sends, for a few tenths of
+    a point (docs/research/one_round.md)."""
 
     def __init__(self, network: Network, seed: int) -> None:
         super().__init__()

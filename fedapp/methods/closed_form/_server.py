@@ -74,8 +74,6 @@ LEAST_RIDGE, MOST_RIDGE = 1.0, 10.0
 Above the second the temperature would have to be another one."""
 RIDGE_FOR_NOISE = 0.4
 """That lambda, in units of the number of features for each labelled image of a class."""
-ENOUGH_LABELS = 0.5
-"""Labelled images for each feature from which on their covariance is enough."""
 MOST_GUESSES = 8
 """Default limit of how often classes of unlabelled images are guessed. Guessing ends earlier where
 labels become no likelier: with many labels after one or two times."""
@@ -251,13 +249,13 @@ def role_of_sums(rnd: Round, name: str, others: bool = False) -> str:
 def with_others(rnd: Round, name: str, total: Sums, guesses: int) -> Phases[Sums | None]:
     """Return the sum of all sites' images, unlabelled ones too, where labels are few; else None.
 
-    total: of labelled images. Where there are at least `ENOUGH_LABELS` of them for each feature,
-    their own covariance is as good, and that of other images need not leave the sites
+    total: of labelled images. Where there are enough of them (`FeatureMap.enough_labels`), their
+    own covariance is as good, and that of other images need not leave the sites
     (docs/research/one_round.md). guesses: of the classes of these other images; 0: none are asked
     for.
     """
     some = guesses and any(rnd.facts[site].unlabelled for site in rnd.everybody)
-    if not some or total.images >= ENOUGH_LABELS * len(total.total):
+    if not some or total.images >= feature_class(name).enough_labels * len(total.total):
         return None
     yield from gather_sums(rnd, name, others=True)
     role = role_of_sums(rnd, name, others=True)

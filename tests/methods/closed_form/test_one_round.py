@@ -138,7 +138,7 @@ def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
         return OWN_WEIGHTS.index(own_weight), 0.0
 
     monkeypatch.setattr("fedapp.methods.closed_form._server.elect", elected)
-    monkeypatch.setattr("fedapp.methods.closed_form._server.ENOUGH_LABELS", enough)
+    monkeypatch.setattr(FeatureMap, "enough_labels", enough)
     played = play(toy(OneRound(answer=answer), tmp_path, DEALS, **ONCE))
     assert next(elections, None) is None
     sites = [site_data(played.experiment, site) for site in range(len(DEALS))]
@@ -187,7 +187,7 @@ def test_sums_of_unlabelled_images_are_asked_for_only_where_labels_are_few(
     tmp_path, labelled, asked, monkeypatch
 ):
     """Here fewer than a tenth of the 720 features; and never without guesses."""
-    monkeypatch.setattr("fedapp.methods.closed_form._server.ENOUGH_LABELS", 0.1)
+    monkeypatch.setattr(FeatureMap, "enough_labels", 0.1)
     deals = [Deal(labelled - 20, 20, 12, 12), Deal(20, 0, 12, 12)]
     assert build_features("hog", (1, 8, 8)).size == 720
     for guesses in (1, 0):
@@ -385,7 +385,7 @@ def test_every_site_is_asked_once_for_each(played):
 def test_a_newcomers_sums_are_added(tmp_path, method, monkeypatch):
     from tests.server.test_joining import Late
 
-    monkeypatch.setattr("fedapp.methods.closed_form._server.ENOUGH_LABELS", 99.0)
+    monkeypatch.setattr(FrozenNetwork, "enough_labels", 99.0)
     early, late = (
         play_in_one_store(toy(method, tmp_path, DEALS, name=name), partial(Late, comes=comes))
         for name, comes in (("early", {}), ("late", {3: 1, 2: 2}))
