@@ -3,11 +3,13 @@
 Everything happens in one round:
 
 - Features that are learned are learned first, from sums of patches.
-- Sites send sums over the features of their images (`_discriminant`); the server adds them up and
-  solves for a grid of lambda.
+- Sites send sums over the features of their labelled images (`_discriminant`); the server adds
+  them up and solves for a grid of lambda.
 - Each site votes: how likely its validation labels are for each lambda and each of several
   temperatures. The server takes the best pair.
 - Sites vote on how many times more, from 0 to 100, their own labelled images count.
+- Where labels are few, sites also send the second moment of their unlabelled images, which the
+  covariance takes in once their classes are guessed.
 - With its head and its class mix each site guesses the classes of its unlabelled images and sends
   their sums by class. The server adds these to the sums of labelled images and solves again, as
   long as validation labels become likelier (expectation maximisation; Dempster, Laird and Rubin

@@ -246,10 +246,10 @@ class Classes:
 
     counts: [C], images of each class: labelled ones, and others as far as guessed. means: [C, d];
     for a class without images the mean of the others. within: [d, d], covariance within classes,
-    without negative eigenvalues. images: the number of images. noise: [C], the variance of each
-    class mean in units of `within`, which is one divided by the number of images that it is the
-    mean of, if these count equally; 0 for a class without images. found: its `spectrum` where it is
-    known already, since it is the most expensive part.
+    without negative eigenvalues. images: the number of images that this is of. noise: [C], the
+    variance of each class mean in units of `within`, which is one divided by the number of images
+    that it is the mean of, if these count equally; 0 for a class without images. found: its
+    `spectrum` where it is known already, since it is the most expensive part.
     """
 
     counts: Tensor
@@ -273,8 +273,9 @@ class Classes:
         means = torch.where(known[:, None], means, middle)
         mean = sums.total / sums.images
         whole = sums.second / sums.images - torch.outer(mean, mean)
-        share = torch.zeros_like(sums.counts)
-        share[known] = shares_of_all(means[known] - mean, whole)
+        share = sums.counts / sums.images
+        if sums.counts.sum() != sums.images:
+            share[known] = shares_of_all(means[known] - mean, whole)
         spread = means - share @ means
         left = whole - (spread * share[:, None]).T @ spread
         values, vectors = torch.linalg.eigh(left)
@@ -297,7 +298,7 @@ class Classes:
         """
         counts = self.counts + guesses.counts
         sums = self.counts[:, None] * self.means + guesses.by_class
-        found = sums / counts.clamp_min(1e-12)[:, None]
+        found = sums / counts.clamp_min(1)[:, None]
         means = torch.where(counts[:, None] > 0, found, self.means)
         return replace(self, counts=counts, means=means, noise=noise_of(counts))
 

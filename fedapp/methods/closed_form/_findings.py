@@ -1,17 +1,17 @@
 """The closed form of findings: one linear discriminant for each, over the same features.
 
 A finding is two classes, without and with it, and its logit is the difference of their logits.
-Class means are over the images in which the finding was read. The second moment is over all images,
-read or not, so that it is sent once; `_discriminant.Classes` estimates the share of them that have
-the finding. For a single finding that was read in every image this is the closed form of two
-classes. Sites vote on lambda and temperature for each finding separately. A site multiplies its
-answers by its own mix of each finding: from the images in which it read it, from the federation's
-mean, and from EM over its unlabelled images. It guesses the findings of unlabelled images for the
-class means as it does for classes. Giving own images more weight brought no gain for findings
-(docs/results/findings.md).
+Class means are over the images in which the finding was read. The second moment is over these and
+those in which it was not read, so that it is sent once; `_discriminant.Classes` estimates the share
+of them that have the finding. For a single finding that was read in every image this is the closed
+form of two classes. Sites vote on lambda and temperature for each finding separately. A site
+multiplies its answers by its own mix of each finding: from the images in which it read it, from the
+federation's mean, and from EM over its unlabelled images. It guesses the findings of unlabelled
+images for the class means as it does for classes. Giving own images more weight brought no gain for
+findings (docs/results/findings.md).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -220,35 +220,37 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     before = torch.stack([log_prior(usual, counts, size) for counts in read])
     candidates = before, features.rounded
     known = (read > 0).all(1).repeat_interleave(2)
-    classes = each_of(total)
-    more = yield from with_others(rnd, name, total, guesses)
+    more, guessing = yield from with_others(rnd, name, total, (senders, lent), guesses)
 
     def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
         # Of a finding of which the labels say one thing alone nothing can be guessed.
         right = Guesses(guesses.counts * known, guesses.by_class * known[:, None])
         if more:
-            found = each_of(more.with_guesses(right))
+            made = each_of(more.with_guesses(right))
         else:
-            each = zip(classes, by_finding(right), strict=True)
-            found = [one.with_guesses(guess) for one, guess in each]
-        other, its = yield from _solution(rnd, found, prior, candidates, lent)
+            both = zip(each_of(total), by_finding(right), strict=True)
+            made = (one.with_guesses(guess) for one, guess in both)
+        other, its = yield from _solution(rnd, made, prior, candidates, lent)
         return replace(other, guessed=last.guessed + 1), its
 
-    first = yield from _solution(rnd, classes, prior, candidates, lent)
-    solution = yield from refine_by_guesses(rnd, first, guesses, (senders, lent), again)
+    first = yield from _solution(rnd, each_of(total), prior, candidates, lent)
+    solution = yield from refine_by_guesses(rnd, first, guesses, (guessing, lent), again)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)
 
 
-def each_of(sums: Sums) -> list[Classes]:
-    """Return each finding's two classes; of one that was read in no image, none."""
+def each_of(sums: Sums) -> Iterator[Classes]:
+    """Yield each finding's two classes; of one that was read in no image, none.
+
+    One finding's covariance is held at a time.
+    """
     nothing = Classes.none(2, len(sums.total))
-    return [Classes.of(one) if one.counts.any() else nothing for one in by_finding(sums)]
+    return (Classes.of(one) if one.counts.any() else nothing for one in by_finding(sums))
 
 
 def _solution(
     rnd: Round,
-    classes: Sequence[Classes],
+    classes: Iterable[Classes],
     prior: Tensor,
     candidates: tuple[Tensor, bool],
     lent: TaskModels,

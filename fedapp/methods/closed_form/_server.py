@@ -164,6 +164,7 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         prior = mean_mix(torch.stack(labels))
     features = defaults_of(rnd, name)
     before = log_prior(features.default_temperature, total.counts, len(total.total))
+    more, guessing = yield from with_others(rnd, name, total, (senders, lent), guesses)
     classes, directions = Classes.of(total), None
     if features.rounded:
         lent |= {DIRECTIONS: [rnd.pool.put(leading(classes.spectrum), DIRECTIONS)]}
@@ -173,14 +174,12 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
     if own:
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
 
-    more = yield from with_others(rnd, name, total, guesses)
-
     def again(guesses: Guesses, last: Solution) -> Phases[tuple[Solution, float]]:
         found = Classes.of(more.with_guesses(guesses)) if more else classes.with_guesses(guesses)
         other, its = yield from _solution(rnd, found, given, lent)
         return replace(other, own_weight=last.own_weight, guessed=last.guessed + 1), its
 
-    first, asked = (solution, likely), (senders, lent)
+    first, asked = (solution, likely), (guessing, lent)
     solution = yield from refine_by_guesses(rnd, first, guesses, asked, again)
     if own and solution.guessed:
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
@@ -218,27 +217,33 @@ def refine_by_guesses(
     return solution
 
 
-def gather_sums(
-    rnd: Round, name: str, others: bool = False
-) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:
+def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:
     """Ask for the sums of all sites that have sent none.
 
-    others: of their unlabelled images, in place of the labelled ones. Returns the contents that
-    tasks name for the features, the sites whose sums are known, and the new replies; without new
-    replies there is nothing to solve. Raises RunError where there are no sums at all.
+    Returns the contents that tasks name for the features, the sites whose sums are known, and the
+    new replies; without new replies there is nothing to solve. Raises RunError where there are no
+    sums at all.
     """
-    role = role_of_sums(rnd, name, others)
-    fresh = [site for site in rnd.everybody if not rnd.pool.has(site, role)]
-    if not fresh:
+    role = role_of_sums(rnd, name)
+    if not any(not rnd.pool.has(site, role) for site in rnd.everybody):
         return {}, [], []
     lent = yield from features_of(rnd, name)
-    numbers = {OTHERS: float(others), ROUNDED: float(role in (ROUNDED, ROUNDED_OTHERS))}
-    numbers = {number: one for number, one in numbers.items() if one}
-    replies = yield [rnd.task(site, COUNT, 0, numbers, **lent) for site in fresh]
+    replies = yield from _ask_for_sums(rnd, role, rnd.everybody, lent)
     senders = [site for site in rnd.everybody if rnd.pool.has(site, role)]
     if not senders:
         raise RunError(NO_SUMS)
     return lent, senders, replies
+
+
+def _ask_for_sums(
+    rnd: Round, role: str, sites: Sequence[int], lent: TaskModels
+) -> Phases[Sequence[Reply]]:
+    """Ask those of the sites that have not sent the sums of this role yet; return their replies."""
+    numbers = {OTHERS: role in (OTHERS, ROUNDED_OTHERS), ROUNDED: role in (ROUNDED, ROUNDED_OTHERS)}
+    asked = {number: 1.0 for number, wanted in numbers.items() if wanted}
+    fresh = [site for site in sites if not rnd.pool.has(site, role)]
+    replies = yield [rnd.task(site, COUNT, 0, asked, **lent) for site in fresh]
+    return replies
 
 
 def role_of_sums(rnd: Round, name: str, others: bool = False) -> str:
@@ -246,22 +251,29 @@ def role_of_sums(rnd: Round, name: str, others: bool = False) -> str:
     return sums_role(others, feature_class(name).rounded and not rnd.masked)
 
 
-def with_others(rnd: Round, name: str, total: Sums, guesses: int) -> Phases[Sums | None]:
-    """Return the sum of all sites' images, unlabelled ones too, where labels are few; else None.
+def with_others(
+    rnd: Round, name: str, total: Sums, asked: tuple[Sequence[int], TaskModels], guesses: int
+) -> Phases[tuple[Sums | None, Sequence[int]]]:
+    """Where labels are few, return the sums of all images, unlabelled ones too; else None.
 
     total: of labelled images. Where there are enough of them (`FeatureMap.enough_labels`), their
     own covariance is as good, and that of other images need not leave the sites
-    (docs/research/one_round.md). guesses: of the classes of these other images; 0: none are asked
-    for.
+    (docs/research/one_round.md). asked: the sites that sent these, and the contents that tasks
+    name. guesses: of the classes of other images; 0: their sums are not asked for. Also returns the
+    sites that guess: those whose images are in the sums.
     """
-    some = guesses and any(rnd.facts[site].unlabelled for site in rnd.everybody)
-    if not some or total.images >= feature_class(name).enough_labels * len(total.total):
-        return None
-    yield from gather_sums(rnd, name, others=True)
+    senders, lent = asked
+    some = [site for site in senders if rnd.facts[site].unlabelled]
+    enough = total.images >= feature_class(name).enough_labels * len(total.total)
+    if enough or not some or not guesses:
+        return None, senders
     role = role_of_sums(rnd, name, others=True)
-    senders = [site for site in rnd.everybody if rnd.pool.has(site, role)]
-    sent = (rnd.pool.read(rnd.pool.latest(k, role)) for k in by_digest(rnd, senders, role))
-    return reduce(Sums.with_others, map(Sums.from_params, sent), total)
+    yield from _ask_for_sums(rnd, role, some, lent)
+    there = [site for site in some if rnd.pool.has(site, role)]
+    if not there:
+        return None, senders
+    sent = (rnd.pool.read(rnd.pool.latest(k, role)) for k in by_digest(rnd, there, role))
+    return reduce(Sums.with_others, map(Sums.from_params, sent), total), there
 
 
 def _protected(rnd: Round, name: str, protection: Protection) -> Phases[dict[str, list[ModelRef]]]:

@@ -5,7 +5,8 @@ Since sums can be added, the solution is that of all labelled images in one plac
 split. A site answers with the common head, or with a head in which its own labelled images count
 more if all sites' validation images favour that, times its own mix of classes
 (`learn.class_priors`). With that answer sites guess the classes of their unlabelled images, and
-class means use these too; from then on the split matters (`guesses`). Findings have a solution each
+class means use these too, and where labels are few the covariance; from then on the split matters
+(`guesses`). Findings have a solution each
 (`_findings`), which differs between sites only by their odds. The features are fixed and chosen by
 name (`learn.features`). A run takes seconds.
 """

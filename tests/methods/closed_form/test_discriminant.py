@@ -111,6 +111,14 @@ def test_guesses_that_are_sure_and_right_are_labels():
     torch.testing.assert_close(found.within, first.within, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(("size", "classes"), [(2, 5), (4, 10), (5, 3)])
+def test_where_all_classes_are_known_the_covariance_is_that_within_them(size, classes):
+    """Also of more classes than features, whose means cannot tell the shares."""
+    x, _ = drawn(90, size)
+    sums = Sums.of(x, torch.arange(90) % classes, classes)
+    torch.testing.assert_close(Classes.of(sums).within, sums.unexplained / 90)
+
+
 def test_other_images_that_are_guessed_rightly_are_labelled_ones():
     x, labels = drawn(60)
     others = Sums.of(x[20:], labels[20:] * 0 - 1, 0)

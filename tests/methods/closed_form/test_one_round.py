@@ -186,14 +186,29 @@ def test_without_unlabelled_images_there_is_nothing_to_guess(tmp_path):
 def test_sums_of_unlabelled_images_are_asked_for_only_where_labels_are_few(
     tmp_path, labelled, asked, monkeypatch
 ):
-    """Here fewer than a tenth of the 720 features; and never without guesses."""
+    """Here fewer than a tenth of the 720 features; and never without guesses. A site without such
+    images is not asked."""
     monkeypatch.setattr(FeatureMap, "enough_labels", 0.1)
     deals = [Deal(labelled - 20, 20, 12, 12), Deal(20, 0, 12, 12)]
     assert build_features("hog", (1, 8, 8)).size == 720
     for guesses in (1, 0):
         run = play(toy(OneRound(guesses=guesses), tmp_path / str(guesses), deals, **ONCE))
         others = [e for e in run.of(0, COUNT) if OTHERS in e.task.numbers]
-        assert len(others) == 2 * (asked and guesses > 0)
+        assert [e.task.site for e in others] == [0] * (asked and guesses > 0)
+
+
+@pytest.mark.parametrize("silent", [(1,), (0, 1)])
+def test_a_site_whose_other_sums_are_missing_does_not_guess(tmp_path, silent):
+    """Its labelled images count. Without any such sums the covariance is of labelled images."""
+
+    def fails(task, incoming):
+        return None if OTHERS in task.numbers and task.site in silent else incoming
+
+    deals = [Deal(30, 20, 12, 12), Deal(24, 9, 12, 12)]
+    some = play(toy(HOG, tmp_path, deals, rounds__min_reply_share=0.0, **ONCE), fails)
+    there = [site for site in (0, 1) if site not in silent] or [0, 1]
+    assert {e.task.site for e in some.of(0, GUESS)} == set(there)
+    assert solution(some).classes.images == 54 + 20 * (0 in there and silent == (1,))
 
 
 @pytest.mark.parametrize("features", ["hog", "patches"])
@@ -372,13 +387,16 @@ def test_every_site_is_asked_once_for_each(played):
     """They vote on each solution, those by guesses too, and on the weight of own images.
 
     On that before any guesses, which the own head makes, and once more where these changed it.
-    Labels are few, so that they are asked for sums of their other images too.
+    Labels are few, so that those with other images are asked for sums of these too; they guess.
     """
     asked = Counter((e.task.action, e.task.site) for e in played.seen if not e.task.round)
     taken = int(solution(played).guessed)
     guesses = min(taken + 1, MOST_GUESSES)  # the last made none likelier
-    times = {COUNT: 2, GUESS: guesses, VOTE: 1 + guesses + 1 + bool(taken), EVALUATE: 1}
-    assert asked == {(action, site): n for action, n in times.items() for site in range(5)}
+    times = {COUNT: 1, VOTE: 1 + guesses + 1 + bool(taken), EVALUATE: 1}
+    wanted = Counter({(action, site): n for action, n in times.items() for site in range(5)})
+    for site in (site for site, deal in enumerate(DEALS) if deal.unlabelled):
+        wanted += Counter({(COUNT, site): 1, (GUESS, site): guesses})
+    assert asked == wanted
 
 
 @pytest.mark.parametrize("method", [HOG, OVER_NETWORK], ids=["hog", "network"])
@@ -392,7 +410,8 @@ def test_a_newcomers_sums_are_added(tmp_path, method, monkeypatch):
     )
     counted = [(t.round, t.site, OTHERS in t.numbers) for t, _ in late.seen if t.action == COUNT]
     comes = [(0, 0), (0, 1), (0, 4), (1, 3), (2, 2)]
-    assert sorted(counted) == sorted((*who, others) for who in comes for others in (False, True))
+    both = [(number, k, True) for number, k in comes if DEALS[k].unlabelled]
+    assert sorted(counted) == sorted([*((*who, False) for who in comes), *both])
     voted = [(t.round, t.site) for t, _ in late.seen if t.action == VOTE and GRID in t.models]
     assert voted[-5:] == [(2, site) for site in range(5)]  # all of them, on the new sums
     assert early.newest(SOLUTION).keys() == late.newest(SOLUTION).keys()
