@@ -9,7 +9,7 @@ Everything happens in one round:
   temperatures. The server takes the best pair.
 - Sites vote on how many times more, from 0 to 100, their own labelled images count.
 - Where labels are few, sites also send the second moment of their unlabelled images, which the
-  covariance takes in once their classes are guessed.
+  covariance takes in once their classes are guessed, or at once where none are guessed.
 - With its head and its class mix each site guesses the classes of its unlabelled images and sends
   their sums by class. The server adds these to the sums of labelled images and solves again, as
   long as validation labels become likelier (expectation maximisation; Dempster, Laird and Rubin

@@ -220,7 +220,7 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     before = torch.stack([log_prior(usual, counts, size) for counts in read])
     candidates = before, features.rounded
     known = (read > 0).all(1).repeat_interleave(2)
-    more, guessing = yield from with_others(rnd, name, total, (senders, lent), guesses)
+    more, guessing = yield from with_others(rnd, name, total, (senders, lent))
 
     def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
         # Of a finding of which the labels say one thing alone nothing can be guessed.
@@ -233,7 +233,8 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
         other, its = yield from _solution(rnd, made, prior, candidates, lent)
         return replace(other, guessed=last.guessed + 1), its
 
-    first = yield from _solution(rnd, each_of(total), prior, candidates, lent)
+    every = total if guesses or not more else more
+    first = yield from _solution(rnd, each_of(every), prior, candidates, lent)
     solution = yield from refine_by_guesses(rnd, first, guesses, (guessing, lent), again)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)

@@ -164,8 +164,8 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         prior = mean_mix(torch.stack(labels))
     features = defaults_of(rnd, name)
     before = log_prior(features.default_temperature, total.counts, len(total.total))
-    more, guessing = yield from with_others(rnd, name, total, (senders, lent), guesses)
-    classes, directions = Classes.of(total), None
+    more, guessing = yield from with_others(rnd, name, total, (senders, lent))
+    classes, directions = Classes.of(total if guesses or not more else more), None
     if features.rounded:
         lent |= {DIRECTIONS: [rnd.pool.put(leading(classes.spectrum), DIRECTIONS)]}
         directions = rnd.pool.read(lent[DIRECTIONS][0])
@@ -252,20 +252,19 @@ def role_of_sums(rnd: Round, name: str, others: bool = False) -> str:
 
 
 def with_others(
-    rnd: Round, name: str, total: Sums, asked: tuple[Sequence[int], TaskModels], guesses: int
+    rnd: Round, name: str, total: Sums, asked: tuple[Sequence[int], TaskModels]
 ) -> Phases[tuple[Sums | None, Sequence[int]]]:
     """Where labels are few, return the sums of all images, unlabelled ones too; else None.
 
     total: of labelled images. Where there are enough of them (`FeatureMap.enough_labels`), their
     own covariance is as good, and that of other images need not leave the sites
     (docs/research/one_round.md). asked: the sites that sent these, and the contents that tasks
-    name. guesses: of the classes of other images; 0: their sums are not asked for. Also returns the
-    sites that guess: those whose images are in the sums.
+    name. Also returns the sites that guess: those whose images are in the sums.
     """
     senders, lent = asked
     some = [site for site in senders if rnd.facts[site].unlabelled]
     enough = total.images >= feature_class(name).enough_labels * len(total.total)
-    if enough or not some or not guesses:
+    if enough or not some:
         return None, senders
     role = role_of_sums(rnd, name, others=True)
     yield from _ask_for_sums(rnd, role, some, lent)

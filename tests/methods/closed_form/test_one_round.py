@@ -93,14 +93,21 @@ def played(tmp_path_factory):
 # --- the solution ---------------------------------------------------------------------------------
 
 
-def test_the_solution_is_that_of_all_labelled_images_in_one_place(tmp_path):
-    """Its means, its covariance and its head, but for float32; where no class is guessed."""
+@pytest.mark.parametrize("enough", [0.0, 9.0])
+def test_the_solution_is_that_of_all_images_in_one_place(tmp_path, enough, monkeypatch):
+    """Its means, its covariance and its head, but for float32; where no class is guessed. Where
+    labels are enough, of labelled images."""
+    monkeypatch.setattr(FeatureMap, "enough_labels", enough)
     played = play(toy(OneRound(guesses=0), tmp_path, DEALS))
     features = build_features("hog", (1, 8, 8))
     every = [site_data(played.experiment, site) for site in range(len(DEALS))]
-    known = [features.of(normalised(data, data.parts["labelled"].inputs)) for data in every]
-    labels = torch.cat([data.labels for data in every])
-    wanted = Classes.of(Sums.of(torch.cat(known), labels, 10))
+    known, other = (
+        torch.cat([features.of(normalised(data, data.parts[part].inputs)) for data in every])
+        for part in ("labelled", "unlabelled")
+    )
+    sums = Sums.of(known, torch.cat([data.labels for data in every]), 10)
+    others = Sums.of(other, torch.full((len(other),), -1), 0)
+    wanted = Classes.of(sums.with_others(others) if enough else sums)
     found = solution(played)
     torch.testing.assert_close(found.classes.means, wanted.means, rtol=0, atol=1e-6)
     torch.testing.assert_close(found.classes.within, wanted.within, rtol=0, atol=1e-6)
@@ -186,15 +193,13 @@ def test_without_unlabelled_images_there_is_nothing_to_guess(tmp_path):
 def test_sums_of_unlabelled_images_are_asked_for_only_where_labels_are_few(
     tmp_path, labelled, asked, monkeypatch
 ):
-    """Here fewer than a tenth of the 720 features; and never without guesses. A site without such
-    images is not asked."""
+    """Here fewer than a tenth of the 720 features. A site without such images is not asked."""
     monkeypatch.setattr(FeatureMap, "enough_labels", 0.1)
     deals = [Deal(labelled - 20, 20, 12, 12), Deal(20, 0, 12, 12)]
     assert build_features("hog", (1, 8, 8)).size == 720
-    for guesses in (1, 0):
-        run = play(toy(OneRound(guesses=guesses), tmp_path / str(guesses), deals, **ONCE))
-        others = [e for e in run.of(0, COUNT) if OTHERS in e.task.numbers]
-        assert [e.task.site for e in others] == [0] * (asked and guesses > 0)
+    run = play(toy(HOG, tmp_path, deals, **ONCE))
+    others = [e for e in run.of(0, COUNT) if OTHERS in e.task.numbers]
+    assert [e.task.site for e in others] == [0] * asked
 
 
 @pytest.mark.parametrize("silent", [(1,), (0, 1)])
