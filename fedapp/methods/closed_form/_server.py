@@ -225,7 +225,7 @@ def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Se
     sums at all.
     """
     role = role_of_sums(rnd, name)
-    if not any(not rnd.pool.has(site, role) for site in rnd.everybody):
+    if all(rnd.pool.has(site, role) for site in rnd.everybody):
         return {}, [], []
     lent = yield from features_of(rnd, name)
     replies = yield from _ask_for_sums(rnd, role, rnd.everybody, lent)
@@ -258,7 +258,7 @@ def with_others(
 
     total: of labelled images. Where there are enough of them (`FeatureMap.enough_labels`), their
     own covariance is as good, and that of other images need not leave the sites
-    (docs/research/one_round.md). asked: the sites that sent these, and the contents that tasks
+    (docs/results/covariance.md). asked: the sites that sent these, and the contents that tasks
     name. Also returns the sites that guess: those whose images are in the sums.
     """
     senders, lent = asked

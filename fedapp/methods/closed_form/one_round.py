@@ -6,9 +6,8 @@ split. A site answers with the common head, or with a head in which its own labe
 more if all sites' validation images favour that, times its own mix of classes
 (`learn.class_priors`). With that answer sites guess the classes of their unlabelled images, and
 class means use these too, and where labels are few the covariance; from then on the split matters
-(`guesses`). Findings have a solution each
-(`_findings`), which differs between sites only by their odds. The features are fixed and chosen by
-name (`learn.features`). A run takes seconds.
+(`guesses`). Findings have a solution each (`_findings`), which differs between sites only by their
+odds. The features are fixed and chosen by name (`learn.features`). A run takes seconds.
 """
 
 from collections.abc import Mapping
@@ -114,7 +113,7 @@ class OneRound(Method[Solved]):
     guesses: NonNegativeInt = MOST_GUESSES
     """How often at most sites guess the classes of their unlabelled images, so that class means use
     these too. 0: class means are of labelled images only, and the common answer does not depend on
-    the split."""
+    the split; where labels are few the covariance is of all images still."""
     own_mix: bool = True
     """Multiply answers by the site's own class mix. False: treat all classes as equally frequent,
     for images whose mix differs from the site's."""
