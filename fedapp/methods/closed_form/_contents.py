@@ -28,6 +28,7 @@ from fedapp.methods.closed_form._discriminant import (
 from fedapp.methods.closed_form._features import FROZEN, features_for
 from fedapp.methods.closed_form._rounded import (
     DIRECTIONS,
+    FEW_IMAGES,
     PARTS,
     STEPS,
     directions_schema,
@@ -50,11 +51,16 @@ filters of a frozen network are w_0 itself, so no further bytes travel for them.
 SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
 """Roles of what sites send."""
 OTHERS = "other_sums"
-"""Role of the sums over unlabelled images, which are asked for only where labels are few; and the
-number in a task that asks for it."""
+"""Role of the sums over unlabelled images, which are asked for only where labels are few."""
 ROUNDED, ROUNDED_OTHERS = "rounded_sums", "rounded_other_sums"
 """Roles that take the place of `SUMS` and `OTHERS` for features whose sums travel rounded, unless
-sums are masked; the first is also the number in a task that asks for either."""
+sums are masked."""
+FEW, FEW_OTHERS = "few_sums", "few_other_sums"
+"""The same, of a site with `FEW_IMAGES` of these images at most."""
+SUM_ROLES = (SUMS, OTHERS, ROUNDED, ROUNDED_OTHERS, FEW, FEW_OTHERS)
+"""All roles of sums. A task that asks for another one than the first has it as a number."""
+OF_OTHERS = frozenset({OTHERS, ROUNDED_OTHERS, FEW_OTHERS})
+"""Those of them that are over unlabelled images."""
 GRID, SOLUTION = "grid", "solution"
 """Roles of what the server makes of the sums."""
 LASTING = (SOLUTION, FILTERS, MIDDLE, DIRECTIONS)
@@ -269,8 +275,8 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
         OWN_VOTES: {LOGLIK: ((len(OWN_WEIGHTS),), each)},
     }
     if rounded:
-        found[ROUNDED] = sums_schema(classes, size, rounded)
-        found[ROUNDED_OTHERS] = sums_schema(0, size, rounded)
+        for role in SUM_ROLES[2:]:
+            found[role] = sums_schema(0 if role in OF_OTHERS else classes, size, **form_of(role))
         found[DIRECTIONS] = directions_schema(size)
     if isinstance(features, LearnedFeatures):
         found |= {FIRST: features.sum_schema(0), NEXT: features.sum_schema(1)}
@@ -304,15 +310,20 @@ def role_asked_for(task: Task) -> str:
     if task.action == RELEASE:
         return RELEASED if MIDDLE in task.models else TOTALS
     if task.action == COUNT:
-        return sums_role(bool(task.numbers.get(OTHERS)), bool(task.numbers.get(ROUNDED)))
+        return next((role for role in SUM_ROLES if task.numbers.get(role)), SUMS)
     return GUESSES if task.action == GUESS else ""
 
 
-def sums_role(others: bool, rounded: bool) -> str:
-    """Return the role of the sums over a site's labelled images, or over its others."""
-    if rounded:
-        return ROUNDED_OTHERS if others else ROUNDED
-    return OTHERS if others else SUMS
+def sums_role(others: bool, rounded: bool, images: int) -> str:
+    """Return the role of the sums over a site's labelled images, or over its others: so many."""
+    few = rounded and images <= FEW_IMAGES
+    return SUM_ROLES[2 * (rounded + few) + others]
+
+
+def form_of(role: str) -> dict[str, bool]:
+    """Return how sums of this role travel, as arguments of `Sums.to_params` and `sums_schema`."""
+    few = role in {FEW, FEW_OTHERS}
+    return {"rounded": few or role in {ROUNDED, ROUNDED_OTHERS}, "few": few}
 
 
 def lasting_contents(task: Task) -> tuple[ModelRef, ...]:
@@ -346,15 +357,15 @@ def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
         raise ProtocolError(f"sent a {made[0]}, which the server alone makes: {REMEDY}")
     for role in {VOTES, OWN_VOTES} & arrived.keys():
         _check_votes(arrived[role].whole, facts)
-    for role in {SUMS, ROUNDED, OTHERS, ROUNDED_OTHERS} & arrived.keys():
-        sums, rounded = Sums.from_params(arrived[role].whole), role in {ROUNDED, ROUNDED_OTHERS}
-        images = facts.unlabelled if role in {OTHERS, ROUNDED_OTHERS} else facts.labelled
+    for role in arrived.keys() & SUM_ROLES:
+        sums, rounded = Sums.from_params(arrived[role].whole), form_of(role)["rounded"]
+        images = facts.unlabelled if role in OF_OTHERS else facts.labelled
         if sums.images != images:
             raise ProtocolError(
                 f"{role}: of {sums.images:g} images, the site has {images}: {REMEDY}"
             )
         for one in by_finding(sums) if len(sums.counts) > len(facts.classes) else [sums]:
-            every = one is sums and role in {SUMS, ROUNDED}
+            every = one is sums and role not in OF_OTHERS
             _check_sums(one, every, TOLERANCE + rounded / STEPS)
     if GUESSES in arrived:
         guesses = Guesses.from_params(arrived[GUESSES].whole)

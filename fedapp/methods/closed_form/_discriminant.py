@@ -99,12 +99,12 @@ class Sums:
             self, counts=self.counts + guesses.counts, by_class=self.by_class + guesses.by_class
         )
 
-    def to_params(self, rounded: bool = False) -> Params:
+    def to_params(self, rounded: bool = False, few: bool = False) -> Params:
         """Return the tensors that travel: float32, of the second moment the upper triangle.
 
-        rounded: in place of the second moment the factor of `_rounded`, which cannot be added. All
-        of them are vectors, because matrices may travel as float16 (`transport.precision`), which
-        these sums must not.
+        rounded: in place of the second moment the factor of `_rounded`, which cannot be added; few:
+        that of few images. All of them are vectors, because matrices may travel as float16
+        (`transport.precision`), which these sums must not.
         """
         moment = self.second - self._of_mean if rounded else self.second
         return {
@@ -112,7 +112,7 @@ class Sums:
             BY_CLASS: self.by_class.float().flatten(),
             IMAGES: torch.tensor([int(self.images)]),
             TOTAL: self.total.float(),
-            **(factor_of(moment, self.images) if rounded else {SECOND: packed(moment)}),
+            **(factor_of(moment, self.images, few) if rounded else {SECOND: packed(moment)}),
         }
 
     @classmethod
@@ -152,7 +152,7 @@ class Sums:
         return torch.cat([self.counts, others]), torch.cat([self.by_class, rest[None]])
 
 
-def sums_schema(classes: int, size: int, rounded: bool = False) -> Schema:
+def sums_schema(classes: int, size: int, rounded: bool = False, few: bool = False) -> Schema:
     """Return the schema of `Sums.to_params` for C classes and d features."""
     triangle: Schema = {SECOND: ((size * (size + 1) // 2,), torch.float32)}
     return {
@@ -160,7 +160,7 @@ def sums_schema(classes: int, size: int, rounded: bool = False) -> Schema:
         BY_CLASS: ((classes * size,), torch.float32),
         IMAGES: ((1,), torch.int64),
         TOTAL: ((size,), torch.float32),
-        **(factor_schema(size) if rounded else triangle),
+        **(factor_schema(size, few) if rounded else triangle),
     }
 
 

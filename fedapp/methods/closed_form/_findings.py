@@ -31,17 +31,20 @@ from fedapp.methods.closed_form._contents import (
     LOGLIK,
     MIN_LOGLIK,
     MIX_METRICS,
+    OF_OTHERS,
     PRIOR,
     RIDGE,
     RIDGES,
     ROUNDED,
     SOLUTION,
+    SUM_ROLES,
     SUMS,
     TEMPERATURE,
     TEMPERATURES,
     VOTE,
     VOTES,
     flat_head,
+    form_of,
     grid_heads,
     grid_of,
     grid_schema,
@@ -61,14 +64,13 @@ from fedapp.methods.closed_form._discriminant import (
 )
 from fedapp.methods.closed_form._server import (
     TaskModels,
-    by_digest,
     contents_sent,
     defaults_of,
     gather_sums,
     log_prior,
     refine_by_guesses,
-    role_of_sums,
     server_contents,
+    sums_sent,
     with_others,
 )
 from fedapp.methods.closed_form._server import solve as solved_classes
@@ -138,12 +140,12 @@ def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
     """Return the schemas for findings, which replace those of F classes, `plain`; by role."""
     [size], [findings] = plain[SUMS][TOTAL][0], plain[SUMS][COUNTS][0]
     each, heads, rounded = torch.float32, len(RIDGES), ROUNDED in plain
+    roles = [role for role in plain.keys() & SUM_ROLES if role not in OF_OTHERS]
     head: Schema = {HEAD_WEIGHT: ((findings * size,), each), HEAD_BIAS: ((findings,), each)}
     numbers: Schema = {name: ((findings,), each) for name in (RIDGE, TEMPERATURE)}
     mix: Schema = {MIX_SUMS: ((findings * len(MIX_METRICS),), torch.float64)}
     return {
-        SUMS: {**sums_schema(2 * findings, size), **mix},
-        **({ROUNDED: {**sums_schema(2 * findings, size, True), **mix}} if rounded else {}),
+        **{r: {**sums_schema(2 * findings, size, **form_of(r)), **mix} for r in roles},
         GRID: grid_schema(findings, size, rounded),
         GUESSES: guesses_schema(2 * findings, size),
         SOLUTION: {**head, PRIOR: ((2 * findings,), each), **numbers, GUESSED: ((1,), each)},
@@ -191,17 +193,16 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
     lent, senders, replies = yield from gather_sums(rnd, name)
     if not replies:
         return server_contents(rnd)
-    role = role_of_sums(rnd, name)
     read_in, alike = [], []
 
-    def sums_of_site(site: int) -> Sums:
-        row = rnd.pool.read(rnd.pool.latest(site, role))
+    def sums_of_site(ref: ModelRef) -> Sums:
+        row = rnd.pool.read(ref)
         sums = Sums.from_params(row)
         read_in.append(sums.counts.view(-1, 2))
         alike.append(row[MIX_SUMS])
         return sums
 
-    total = sum_of(map(sums_of_site, by_digest(rnd, senders, role)))
+    total = sum_of(map(sums_of_site, sums_sent(rnd, name, senders)))
     seen = torch.stack(read_in)
     if not total.counts.sum():
         raise RunError(
@@ -293,13 +294,14 @@ class FindingSite(ClosedSite):
 
     def answer(self, task: Task) -> SiteReport:
         """Do a task; with sums also report what `mean_mix_of_sums` needs for each finding."""
-        if role_asked_for(task) not in (SUMS, ROUNDED):
+        role = role_asked_for(task)
+        if role not in SUM_ROLES or role in OF_OTHERS:
             return super().answer(task)
         sums = sums_of(self.features(LABELLED), self.site.data.labels)
-        found = sums.to_params(role_asked_for(task) == ROUNDED)
+        found = sums.to_params(**form_of(role))
         every = [same_class_pair_sums(own) for own in label_counts(self.site)]
         found[MIX_SUMS] = torch.tensor(every, dtype=torch.float64).flatten()
-        return SiteReport(contents={role_asked_for(task): found})
+        return SiteReport(contents={role: found})
 
     def votes(self, task: Task) -> Params:
         """Return each finding's log-likelihood for each lambda and temperature."""

@@ -4,9 +4,10 @@ Of d features a covariance has d (d + 1) / 2 numbers, 3.3 MB for 1,280 features 
 run would send several to each site. `FeatureMap.rounded` says for which features these take its
 place, all of them in numbers of 12 bits:
 
-- `factor_of`: a sum of squares around the mean as standard deviations and the triangular factor of
-  the correlations (Cholesky). What is read has no negative eigenvalues, and small ones are off by
-  the square of the rounding; rounding each correlation would drown them.
+- `factor_of`: a sum of squares around the mean as standard deviations and a factor of the
+  correlations: the triangular one (Cholesky), or of few images the few rows that are enough. What
+  is read has no negative eigenvalues, and small ones are off by the square of the rounding;
+  rounding each correlation would drown them.
 - `leading`: the directions in which features vary most within classes. In these alone a site's own
   images move its head away from the common one, so that it needs the covariance only there.
 - `few_rows`: heads at several lambdas, which are nearly dependent, as weighted sums of a few rows.
@@ -29,6 +30,9 @@ LEAST = 1e-6
 none."""
 MOST_DIRECTIONS = 128
 """The number of directions in which a site's own images move its head."""
+FEW_IMAGES = 128
+"""Of so many images, or fewer, the factor of a covariance has so many rows; for 1,280 features that
+is a fifth of the triangle's bytes."""
 GRID_ROWS = 4
 """Of a grid: the number of rows whose weighted sums its heads are."""
 DEVIATIONS, FACTOR = "deviations", "factor"
@@ -81,16 +85,24 @@ def _octets(count: int) -> tuple[int]:
 # --- covariances ----------------------------------------------------------------------------------
 
 
-def factor_of(scatter: Tensor, images: float = 1.0) -> Params:
+def factor_of(scatter: Tensor, images: float = 1.0, few: bool = False) -> Params:
     """Return a covariance, [d, d], or a sum of so many images' squares: float32 [d], and 12 bits.
 
-    The variances are exact but for float32. Images have norm 1 at most.
+    The variances are exact but for float32. Images have norm 1 at most. few: as rows, of which
+    there are enough for `FEW_IMAGES` images; else as a triangle.
     """
     deviations = scatter.diagonal().clamp_min(0).sqrt()
     each = deviations.clamp_min(LEAST * math.sqrt(max(images, 1.0)))
-    values, vectors = torch.linalg.eigh((scatter / each / each[:, None]).fill_diagonal_(1))
+    correlations = scatter / each / each[:, None]
+    if not few:
+        correlations.fill_diagonal_(1)
+    values, vectors = torch.linalg.eigh(correlations)
+    roots = (vectors * values.clamp_min(0).sqrt()).T
+    if few:
+        found = in_12_bits(FACTOR, roots[max(len(roots) - FEW_IMAGES, 0) :])
+        return {DEVIATIONS: deviations.float(), **found}
     # Cholesky's factor but for signs, also where there are fewer images than features.
-    lower = torch.linalg.qr((vectors * values.clamp_min(0).sqrt()).T).R.T
+    lower = torch.linalg.qr(roots).R.T
     rows, columns = torch.tril_indices(*lower.shape)
     return {DEVIATIONS: deviations.float(), FACTOR: _packed(lower[rows, columns])}
 
@@ -101,17 +113,22 @@ def scatter_of(params: Params) -> Tensor:
     It has no negative eigenvalues, whatever the bits are.
     """
     each = params[DEVIATIONS].double()
-    lower = torch.zeros(len(each), len(each), dtype=torch.float64)
-    rows, columns = torch.tril_indices(*lower.shape)
-    lower[rows, columns] = _unpacked(params[FACTOR], len(rows))
+    if FACTOR + SCALE in params:
+        lower = of_12_bits(FACTOR, params, len(each)).T.contiguous()
+    else:
+        lower = torch.zeros(len(each), len(each), dtype=torch.float64)
+        rows, columns = torch.tril_indices(*lower.shape)
+        lower[rows, columns] = _unpacked(params[FACTOR], len(rows))
     lower *= (each / lower.norm(dim=1).clamp_min(1 / STEPS))[:, None]
     return lower @ lower.T
 
 
-def factor_schema(size: int) -> Schema:
+def factor_schema(size: int, few: bool = False) -> Schema:
     """Return the schema of `factor_of` for d features."""
-    factor = _octets(size * (size + 1) // 2)
-    return {DEVIATIONS: ((size,), torch.float32), FACTOR: (factor, torch.uint8)}
+    deviations: Schema = {DEVIATIONS: ((size,), torch.float32)}
+    if few:
+        return {**deviations, **schema_in_12_bits(FACTOR, min(size, FEW_IMAGES), size)}
+    return {**deviations, FACTOR: (_octets(size * (size + 1) // 2), torch.uint8)}
 
 
 # --- directions -----------------------------------------------------------------------------------

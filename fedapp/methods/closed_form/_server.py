@@ -37,16 +37,14 @@ from fedapp.methods.closed_form._contents import (
     MIN_GAIN,
     MIX_METRICS,
     NEXT,
-    OTHERS,
     OWN_WEIGHTS,
     RELEASE,
     RELEASED,
     REMEDY,
     RIDGES,
-    ROUNDED,
-    ROUNDED_OTHERS,
     SOLUTION,
     STEP,
+    SUMS,
     TEMPERATURES,
     TOTALS,
     VOTE,
@@ -144,14 +142,12 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         return server_contents(rnd)
     labels: list[Tensor] = []
 
-    role = role_of_sums(rnd, name)
-
-    def sums_of(site: int) -> Sums:
-        sums = Sums.from_params(rnd.pool.read(rnd.pool.latest(site, role)))
+    def sums_of(ref: ModelRef) -> Sums:
+        sums = Sums.from_params(rnd.pool.read(ref))
         labels.append(sums.counts)
         return sums
 
-    total = sum_of(map(sums_of, by_digest(rnd, senders, role)))
+    total = sum_of(map(sums_of, sums_sent(rnd, name, senders)))
     if not total.counts.sum():
         raise RunError(
             "no site has a labelled image, and the closed form needs some: label images at one "
@@ -224,31 +220,48 @@ def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Se
     new replies; without new replies there is nothing to solve. Raises RunError where there are no
     sums at all.
     """
-    role = role_of_sums(rnd, name)
-    if all(rnd.pool.has(site, role) for site in rnd.everybody):
+    if all(has_sums(rnd, name, site) for site in rnd.everybody):
         return {}, [], []
     lent = yield from features_of(rnd, name)
-    replies = yield from _ask_for_sums(rnd, role, rnd.everybody, lent)
-    senders = [site for site in rnd.everybody if rnd.pool.has(site, role)]
+    replies = yield from _ask_for_sums(rnd, name, rnd.everybody, lent)
+    senders = [site for site in rnd.everybody if has_sums(rnd, name, site)]
     if not senders:
         raise RunError(NO_SUMS)
     return lent, senders, replies
 
 
 def _ask_for_sums(
-    rnd: Round, role: str, sites: Sequence[int], lent: TaskModels
+    rnd: Round, name: str, sites: Sequence[int], lent: TaskModels, others: bool = False
 ) -> Phases[Sequence[Reply]]:
-    """Ask those of the sites that have not sent the sums of this role yet; return their replies."""
-    numbers = {OTHERS: role in (OTHERS, ROUNDED_OTHERS), ROUNDED: role in (ROUNDED, ROUNDED_OTHERS)}
-    asked = {number: 1.0 for number, wanted in numbers.items() if wanted}
-    fresh = [site for site in sites if not rnd.pool.has(site, role)]
-    replies = yield [rnd.task(site, COUNT, 0, asked, **lent) for site in fresh]
+    """Ask those of the sites that have not sent these sums yet; return their replies."""
+    tasks = []
+    for site in sites:
+        role = role_of_sums(rnd, name, site, others)
+        if not rnd.pool.has(site, role):
+            tasks.append(rnd.task(site, COUNT, 0, {} if role == SUMS else {role: 1.0}, **lent))
+    replies = yield tasks
     return replies
 
 
-def role_of_sums(rnd: Round, name: str, others: bool = False) -> str:
-    """Return the role of what sites send: masked sums are added before anybody could round them."""
-    return sums_role(others, feature_class(name).rounded and not rnd.masked)
+def role_of_sums(rnd: Round, name: str, site: int, others: bool = False) -> str:
+    """Return the role of what a site sends: masked sums are added before anybody could round them.
+
+    others: of its unlabelled images.
+    """
+    facts = rnd.facts[site]
+    images = facts.unlabelled if others else facts.labelled
+    return sums_role(others, feature_class(name).rounded and not rnd.masked, images)
+
+
+def has_sums(rnd: Round, name: str, site: int, others: bool = False) -> bool:
+    """Whether a site has sent its sums; others: those of its unlabelled images."""
+    return rnd.pool.has(site, role_of_sums(rnd, name, site, others))
+
+
+def sums_sent(rnd: Round, name: str, sites: Iterable[int], others: bool = False) -> list[ModelRef]:
+    """Return what each of these sites sent, in the order of the digests (`contents_sent`)."""
+    sent = [rnd.pool.latest(site, role_of_sums(rnd, name, site, others)) for site in sites]
+    return sorted(sent, key=lambda ref: ref.digest)
 
 
 def with_others(
@@ -266,12 +279,11 @@ def with_others(
     enough = total.images >= feature_class(name).enough_labels * len(total.total)
     if enough or not some:
         return None, senders
-    role = role_of_sums(rnd, name, others=True)
-    yield from _ask_for_sums(rnd, role, some, lent)
-    there = [site for site in some if rnd.pool.has(site, role)]
+    yield from _ask_for_sums(rnd, name, some, lent, others=True)
+    there = [site for site in some if has_sums(rnd, name, site, others=True)]
     if not there:
         return None, senders
-    sent = (rnd.pool.read(rnd.pool.latest(k, role)) for k in by_digest(rnd, there, role))
+    sent = map(rnd.pool.read, sums_sent(rnd, name, there, others=True))
     return reduce(Sums.with_others, map(Sums.from_params, sent), total), there
 
 

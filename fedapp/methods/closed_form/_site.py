@@ -25,15 +25,14 @@ from fedapp.methods.closed_form._contents import (
     MIDDLE,
     MIN_LOGLIK,
     MIX_METRICS,
-    OTHERS,
+    OF_OTHERS,
     RELEASE,
-    ROUNDED,
-    ROUNDED_OTHERS,
     SOLUTION,
     STEP,
     TEMPERATURES,
     TOTALS,
     Solution,
+    form_of,
     grid_heads,
     own_weights,
     role_asked_for,
@@ -86,8 +85,8 @@ class ClosedSite:
             found = self.patches(int(task.numbers[STEP]))
         elif task.action == COUNT:
             role = role_asked_for(task)
-            sums = self.others() if role in (OTHERS, ROUNDED_OTHERS) else self.sums()
-            found = sums.to_params(role in (ROUNDED, ROUNDED_OTHERS))
+            sums = self.others() if role in OF_OTHERS else self.sums()
+            found = sums.to_params(**form_of(role))
             if task.sum is not None and len(sums.counts):  # else the server has each site's counts
                 metrics = dict(
                     zip(MIX_METRICS, same_class_pair_sums(label_counts(self.site)), strict=True)

@@ -13,6 +13,8 @@ from fedapp.learn.params import digest_of, to_bytes
 from fedapp.methods.base import Arrived
 from fedapp.methods.closed_form._contents import (
     COUNT,
+    FEW,
+    FEW_OTHERS,
     FILTERS,
     FIRST,
     GRID,
@@ -21,17 +23,21 @@ from fedapp.methods.closed_form._contents import (
     LOGLIK,
     MIN_LOGLIK,
     NEXT,
+    OF_OTHERS,
     OTHERS,
     OWN_VOTES,
     ROUNDED,
     ROUNDED_OTHERS,
     SOLUTION,
+    SUM_ROLES,
     SUMS,
     VOTE,
     VOTES,
     check_closed,
     check_role_asked_for,
+    form_of,
     role_asked_for,
+    sums_role,
 )
 from fedapp.methods.closed_form._discriminant import (
     BY_CLASS,
@@ -42,7 +48,7 @@ from fedapp.methods.closed_form._discriminant import (
     Guesses,
     Sums,
 )
-from fedapp.methods.closed_form._rounded import DIRECTIONS, FACTOR, STEPS
+from fedapp.methods.closed_form._rounded import DIRECTIONS, FACTOR, FEW_IMAGES, STEPS
 from fedapp.methods.closed_form.one_round import OneRound
 from fedapp.methods.recommended._calibration import Fit
 from fedapp.methods.recommended._stack import FITTED, NUMBERS, STACK, check_fitted
@@ -131,7 +137,8 @@ def test_the_sum_of_all_images_is_that_of_the_classes():
 
 def test_sums_of_unlabelled_images_are_of_as_many_as_the_site_has():
     found = Sums.of(drawn(4), torch.full((4,), -1), 0)
-    for role, params in ((OTHERS, found.to_params()), (ROUNDED_OTHERS, found.to_params(True))):
+    for role in OF_OTHERS:
+        params = found.to_params(**form_of(role))
         check(role, params)
         assert "of 4 images, the site has 3" in refused(role, params, replace(FACTS, unlabelled=3))
         longer = {**params, TOTAL: params[TOTAL] * 3}
@@ -143,10 +150,10 @@ def test_sums_of_unlabelled_images_are_of_as_many_as_the_site_has():
     check(OTHERS, nothing.to_params(), replace(FACTS, unlabelled=0))
 
 
-def rounded(labelled=6, size=4):
+def rounded(labelled=6, size=4, few=False):
     labels = torch.arange(labelled) % 2
     sums = Sums.of(drawn(labelled, size), labels, 2)
-    return sums.to_params(rounded=True)
+    return sums.to_params(rounded=True, few=few)
 
 
 @pytest.mark.parametrize("size", [1, 4, 200])
@@ -154,32 +161,46 @@ def test_honest_rounded_sums_are_taken(size):
     check(ROUNDED, rounded(size=size))
     check(ROUNDED, rounded(0, size), replace(FACTS, labelled=0))
     check(ROUNDED, rounded(5_000, size), replace(FACTS, labelled=5_000))
+    for images in (0, 1, 2, FEW_IMAGES):
+        check(FEW, rounded(images, size, few=True), replace(FACTS, labelled=images))
 
 
+def test_sums_are_of_few_images_up_to_as_many_as_they_have_rows():
+    every = (0, FEW_IMAGES, FEW_IMAGES + 1)
+    assert [sums_role(False, True, images) for images in every] == [FEW, FEW, ROUNDED]
+    assert [sums_role(True, True, images) for images in every] == [
+        *(FEW_OTHERS, FEW_OTHERS, ROUNDED_OTHERS)
+    ]
+    assert [sums_role(others, False, 5) for others in (False, True)] == [SUMS, OTHERS]
+
+
+@pytest.mark.parametrize("role", [ROUNDED, FEW])
 @pytest.mark.parametrize("turn", [0.0, 0.3, 0.7853981634])
-def test_honest_rounded_sums_are_taken_where_all_images_of_a_class_are_alike(turn):
+def test_honest_rounded_sums_are_taken_where_all_images_of_a_class_are_alike(turn, role):
     """There nothing is left within classes: what rounding takes goes below 0."""
     rows = torch.eye(300)[:3]
     rows[1] = turn * rows[0] + (1 - turn**2) ** 0.5 * rows[1]
     x = torch.repeat_interleave(0.99999 * rows, 50, 0)
     labels = torch.arange(2).repeat_interleave(50)
-    params = Sums.of(x[:100], labels, 2).to_params(rounded=True)
-    check(ROUNDED, params, replace(FACTS, labelled=100))
+    params = Sums.of(x[:100], labels, 2).to_params(**form_of(role))
+    check(role, params, replace(FACTS, labelled=100))
 
 
+@pytest.mark.parametrize("role", [ROUNDED, FEW])
 @pytest.mark.parametrize("by", [1 / STEPS, 0.01, 1.0])
-def test_rounded_sums_whose_classes_lie_farther_apart_than_all_images_are_refused(by):
+def test_rounded_sums_whose_classes_lie_farther_apart_than_all_images_are_refused(by, role):
     """Impossible by no more than rounding they are taken, as are possible ones."""
     apart = torch.zeros(6, 4)
     apart[:, 0] = torch.tensor([0.5, -0.5]).repeat(3)
     sums = Sums.of(apart, torch.arange(6) % 2, 2)
     less = replace(sums, second=(1 - by) * sums.second)
     if by > 1 / STEPS:
-        assert "not positive semi-definite" in refused(ROUNDED, less.to_params(rounded=True))
+        assert "not positive semi-definite" in refused(role, less.to_params(**form_of(role)))
     else:
-        check(ROUNDED, less.to_params(rounded=True))
+        check(role, less.to_params(**form_of(role)))
 
 
+@pytest.mark.parametrize("role", [ROUNDED, FEW])
 @pytest.mark.parametrize(("change", "says"), [
     (lambda p: p | {COUNTS: p[COUNTS] + 1}, "the site has 6 labelled"),
     (lambda p: p | {IMAGES: p[IMAGES] * 0}, "of 0 images, the site has 6"),
@@ -190,8 +211,8 @@ def test_rounded_sums_whose_classes_lie_farther_apart_than_all_images_are_refuse
     (lambda p: p | {TOTAL: 0 * p[TOTAL]}, "longer than the number of its images allows"),
     (lambda p: p | {FACTOR: p[FACTOR] * 0}, "not positive semi-definite"),
 ], ids=range(8))  # fmt: skip
-def test_rounded_sums_that_no_images_have_are_refused(change, says):
-    assert says in refused(ROUNDED, change(rounded()))
+def test_rounded_sums_that_no_images_have_are_refused(change, says, role):
+    assert says in refused(role, change(rounded(few=role == FEW)))
 
 
 @pytest.mark.parametrize("role", [SOLUTION, GRID, FILTERS, DIRECTIONS])
@@ -261,10 +282,8 @@ def test_the_task_says_which_sums_it_asks_for():
     ref = ModelRef(0, 0, "b" * 64)
     task = Task(0, 0, COUNT, ref, {FILTERS: (ref,)})
     assert role_asked_for(task) == SUMS
-    assert role_asked_for(replace(task, numbers={ROUNDED: 1.0})) == ROUNDED
-    assert role_asked_for(replace(task, numbers={OTHERS: 1.0})) == OTHERS
-    both = replace(task, numbers={OTHERS: 1.0, ROUNDED: 1.0})
-    assert role_asked_for(both) == ROUNDED_OTHERS
+    for role in SUM_ROLES:
+        assert role_asked_for(replace(task, numbers={role: 1.0})) == role
 
 
 # --- sums of patches ------------------------------------------------------------------------------

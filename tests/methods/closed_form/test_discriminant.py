@@ -25,9 +25,11 @@ from fedapp.methods.closed_form._discriminant import (
 )
 from fedapp.methods.closed_form._rounded import (
     DIRECTIONS,
+    FEW_IMAGES,
     MOST_DIRECTIONS,
     STEPS,
     factor_of,
+    factor_schema,
     in_12_bits,
     leading,
     of_12_bits,
@@ -467,6 +469,20 @@ def test_numbers_of_12_bits_are_off_by_half_a_step_of_their_row(count, size, sca
     assert bool((off <= 0.501 * rows.abs().amax(1, keepdim=True) / STEPS).all())
 
 
+def test_the_few_rows_of_correlations_by_hand():
+    """Two images on either side of their mean: all correlations are 1 or -1, and one row is left.
+
+    A feature in which they do not differ has no part in it.
+    """
+    apart = torch.tensor([[0.3, -0.4, 0.0], [-0.3, 0.4, 0.0]]).double()
+    params = factor_of(apart.T @ apart, 2.0, few=True)
+    assert schema_of(params) == factor_schema(3, few=True)
+    rows = of_12_bits("factor", params, 3)
+    assert rows[:2].abs().max() < 1e-6 and rows[2].abs().tolist() == pytest.approx([1, 1, 0])
+    assert rows[2, 0] == -rows[2, 1]
+    torch.testing.assert_close(scatter_of(params), apart.T @ apart)
+
+
 def alike(count, size, kinds):
     """Images of so many kinds; those of a kind are all alike, and of one class."""
     stream = torch.Generator().manual_seed(count)
@@ -474,17 +490,19 @@ def alike(count, size, kinds):
     return (0.99999 * x / x.norm(dim=1, keepdim=True))[torch.arange(count) % kinds]
 
 
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize(("x", "kinds"), [
-    (drawn(200, 40)[0], 3), (drawn(20, 300)[0], 3), (alike(50, 30, 1), 1), (alike(50, 30, 2), 2),
-    (alike(60, 90, 3), 3), (drawn(1)[0], 1), (drawn(2)[0], 2), (torch.eye(4)[[0, 0, 1, 1]], 2),
-    (torch.zeros(3, 4), 1), (torch.empty(0, 5), 1), (drawn(9, 1)[0], 3),
+    (drawn(200, 40)[0], 3), (drawn(20, 300)[0], 3), (drawn(FEW_IMAGES, 300)[0], 3),
+    (alike(50, 30, 1), 1), (alike(50, 30, 2), 2), (alike(60, 90, 3), 3),
+    (drawn(1)[0], 1), (drawn(2)[0], 2), (torch.eye(4)[[0, 0, 1, 1]], 2), (torch.zeros(3, 4), 1),
+    (torch.empty(0, 5), 1), (drawn(9, 1)[0], 3),
     (drawn(40, 30)[0] * torch.logspace(0, -9, 30), 3),
-], ids=range(12))  # fmt: skip
-def test_rounded_sums_are_nearly_the_same_and_have_no_negative_eigenvalue(x, kinds):
+], ids=range(13))  # fmt: skip
+def test_rounded_sums_are_nearly_the_same_and_have_no_negative_eigenvalue(x, kinds, few):
     """Of many images, of few, of images that are all alike, of one, of none."""
     sums = sums_of(x, torch.arange(len(x)) % kinds, len(x) * 2 // 3, kinds)
-    params = sums.to_params(rounded=True)
-    assert schema_of(params) == sums_schema(kinds, x.shape[1], rounded=True)
+    params = sums.to_params(rounded=True, few=few)
+    assert schema_of(params) == sums_schema(kinds, x.shape[1], rounded=True, few=few)
     found, most = Sums.from_params(params), float(sums.second.trace()) / STEPS
     assert torch.equal(found.counts, sums.counts) and found.images == sums.images
     torch.testing.assert_close(found.by_class, sums.by_class, rtol=1e-6, atol=1e-6)
@@ -496,12 +514,13 @@ def test_rounded_sums_are_nearly_the_same_and_have_no_negative_eigenvalue(x, kin
     assert float(torch.linalg.matrix_norm(off, 2)) <= most + 1e-4
 
 
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("ridge", [0.01, 1.0])
-def test_heads_made_of_rounded_sums_answer_alike(ridge):
+def test_heads_made_of_rounded_sums_answer_alike(ridge, few):
     """Of three sites, which round each by itself."""
     x, labels = drawn(300, 40)
     sites = [sums_of(*(part[k::3] for part in (x, labels)), 50) for k in range(3)]
-    came = [Sums.from_params(site.to_params(rounded=True)) for site in sites]
+    came = [Sums.from_params(site.to_params(rounded=True, few=few)) for site in sites]
     wanted, found = (
         logits(classes.head(classes.level(ridge)), x)
         for classes in (Classes.of(sum_of(sites)), Classes.of(sum_of(came)))

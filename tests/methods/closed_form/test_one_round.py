@@ -25,12 +25,13 @@ from fedapp.learn.params import max_bytes
 from fedapp.learn.predictors import answer_of
 from fedapp.methods.closed_form._contents import (
     COUNT,
+    FEW,
     FILTERS,
     GRID,
     GUESS,
     GUESSES,
     LEARN,
-    OTHERS,
+    OF_OTHERS,
     OWN_WEIGHTS,
     RIDGES,
     ROUNDED,
@@ -79,6 +80,10 @@ ONCE = {"rounds__num_rounds": 1}
 
 def normalised(data, images):
     return normalise(images, data.mean, data.std)
+
+
+def asks_for_others(task):
+    return not OF_OTHERS.isdisjoint(task.numbers)
 
 
 def solution(played):
@@ -198,7 +203,7 @@ def test_sums_of_unlabelled_images_are_asked_for_only_where_labels_are_few(
     deals = [Deal(labelled - 20, 20, 12, 12), Deal(20, 0, 12, 12)]
     assert build_features("hog", (1, 8, 8)).size == 720
     run = play(toy(HOG, tmp_path, deals, **ONCE))
-    others = [e for e in run.of(0, COUNT) if OTHERS in e.task.numbers]
+    others = [e for e in run.of(0, COUNT) if asks_for_others(e.task)]
     assert [e.task.site for e in others] == [0] * asked
 
 
@@ -207,7 +212,7 @@ def test_a_site_whose_other_sums_are_missing_does_not_guess(tmp_path, silent):
     """Its labelled images count. Without any such sums the covariance is of labelled images."""
 
     def fails(task, incoming):
-        return None if OTHERS in task.numbers and task.site in silent else incoming
+        return None if asks_for_others(task) and task.site in silent else incoming
 
     deals = [Deal(30, 20, 12, 12), Deal(24, 9, 12, 12)]
     some = play(toy(HOG, tmp_path, deals, rounds__min_reply_share=0.0, **ONCE), fails)
@@ -413,7 +418,7 @@ def test_a_newcomers_sums_are_added(tmp_path, method, monkeypatch):
         play_in_one_store(toy(method, tmp_path, DEALS, name=name), partial(Late, comes=comes))
         for name, comes in (("early", {}), ("late", {3: 1, 2: 2}))
     )
-    counted = [(t.round, t.site, OTHERS in t.numbers) for t, _ in late.seen if t.action == COUNT]
+    counted = [(t.round, t.site, asks_for_others(t)) for t, _ in late.seen if t.action == COUNT]
     comes = [(0, 0), (0, 1), (0, 4), (1, 3), (2, 2)]
     both = [(number, k, True) for number, k in comes if DEALS[k].unlabelled]
     assert sorted(counted) == sorted([*((*who, False) for who in comes), *both])
@@ -563,8 +568,13 @@ def test_a_run_over_a_network_resumes_likewise(tmp_path, over_network, cut):
     assert_resumes(toy(OVER_NETWORK, tmp_path, DEALS), over_network, cut)
 
 
-def test_over_a_frozen_network_sums_and_heads_travel_rounded(tmp_path, over_network, monkeypatch):
-    """Which changes what is elected and what is answered next to nothing."""
+@pytest.mark.parametrize("few", [True, False])
+def test_over_a_frozen_network_sums_and_heads_travel_rounded(tmp_path, monkeypatch, few):
+    """Which changes what is elected and what is answered next to nothing; as few rows likewise."""
+    if not few:
+        monkeypatch.setattr("fedapp.methods.closed_form._contents.FEW_IMAGES", -1)
+    over_network = play(toy(OVER_NETWORK, tmp_path / "rounded", DEALS))
+    assert over_network.newest(FEW if few else ROUNDED, 0)
     monkeypatch.setattr(FrozenNetwork, "rounded", False)
     exact = play(toy(OVER_NETWORK, tmp_path, DEALS))
     came, whole = over_network.newest(SOLUTION), solution(exact)
@@ -582,6 +592,8 @@ def test_over_an_encoder_a_site_sends_and_gets_little():
     size = {role: max_bytes(schema) for role, schema in closed_schemas("network", network).items()}
     most = size[ROUNDED] + 2 * size[GUESSES] + 5 * size[VOTES]
     assert most < 1_450_000 and most + size[ROUNDED_OTHERS] < 2_700_000  # where labels are few
+    less = most - size[ROUNDED] + size[FEW]
+    assert less < 470_000 and less + size[ROUNDED_OTHERS] < 1_700_000
     assert size[DIRECTIONS] + 3 * size[GRID] + 5 * size[SOLUTION] < 800_000
 
 
