@@ -61,7 +61,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/evaluation": (865, 8),
     "fedapp/learn": (2_895, 40),
     "fedapp/aggregation": (300, 8),
-    "fedapp/methods": (6_085, 66),
+    "fedapp/methods": (6_111, 66),
     "fedapp/experiment": (1_380, 9),
     "fedapp/models": (1_222, 10),
     "fedapp/site": (2_635, 17),

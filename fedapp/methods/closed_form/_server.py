@@ -220,10 +220,15 @@ def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Se
     new replies; without new replies there is nothing to solve. Raises RunError where there are no
     sums at all.
     """
-    if all(has_sums(rnd, name, site) for site in rnd.everybody):
+    complete = all(has_sums(rnd, name, site) for site in rnd.everybody)
+    some = [site for site in rnd.everybody if rnd.facts[site].unlabelled]
+    there = sum(has_sums(rnd, name, site, others=True) for site in some)
+    if complete and there in (0, len(some)):
         return {}, [], []
     lent = yield from features_of(rnd, name)
-    replies = yield from _ask_for_sums(rnd, name, rnd.everybody, lent)
+    # Where all labels are known and some sites sent their other images, the rest of them are asked.
+    asked = some if complete else rnd.everybody
+    replies = yield from _ask_for_sums(rnd, name, asked, lent, others=complete)
     senders = [site for site in rnd.everybody if has_sums(rnd, name, site)]
     if not senders:
         raise RunError(NO_SUMS)

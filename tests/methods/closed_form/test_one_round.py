@@ -221,6 +221,25 @@ def test_a_site_whose_other_sums_are_missing_does_not_guess(tmp_path, silent):
     assert solution(some).classes.images == 54 + 20 * (0 in there and silent == (1,))
 
 
+def test_a_site_whose_other_sums_are_missing_is_asked_again(tmp_path):
+    """Once they are there, the solution is that of a run in which nothing was missing."""
+
+    def fails_first(task, incoming):
+        return None if asks_for_others(task) and task.site == 1 and not task.round else incoming
+
+    deals = [Deal(30, 20, 12, 12), Deal(24, 9, 12, 12)]
+    late, whole = (
+        play(toy(HOG, tmp_path / name, deals, rounds__min_reply_share=0.0), tamper)
+        for name, tamper in (("late", fails_first), ("whole", None))
+    )
+    asked = [(e.task.round, e.task.site) for e in late.seen if asks_for_others(e.task)]
+    assert asked == [(0, 0), (0, 1), (1, 1)]
+    assert not any(e.task.action == VOTE and e.task.round > 1 for e in late.seen)
+    one, two = solution(late), solution(whole)
+    assert one.classes.images == two.classes.images == 83
+    assert torch.equal(one.weight, two.weight) and torch.equal(one.bias, two.bias)
+
+
 @pytest.mark.parametrize("features", ["hog", "patches"])
 def test_any_dealing_of_the_same_images_has_the_same_solution(tmp_path, features, monkeypatch):
     """One site with all of them, or three: a toy deals the images in order. Filters are learned
