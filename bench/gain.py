@@ -15,8 +15,8 @@ from fedapp.reports.statistics import Difference, paired_difference
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
 STUDIES = ("fresh", "second_cifar10", "second_defaults")
-"""The first: grey images, on seeds that no choice has seen. The others were measured before the
-closed form's covariance was of labelled images (docs/results/covariance.md)."""
+"""The first is on seeds that no choice has seen. The others were measured before the closed form's
+covariance was of labelled images (docs/results/covariance.md)."""
 JOINED = ("one_round", "recommended")
 FINAL, ALONE = "final_test_accuracy", "alone_final_test_accuracy"
 

@@ -61,7 +61,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/evaluation": (865, 8),
     "fedapp/learn": (2_895, 40),
     "fedapp/aggregation": (300, 8),
-    "fedapp/methods": (6_111, 66),
+    "fedapp/methods": (6_123, 66),
     "fedapp/experiment": (1_380, 9),
     "fedapp/models": (1_222, 10),
     "fedapp/site": (2_635, 17),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (50_200, 406),
+    "tests": (50_217, 406),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

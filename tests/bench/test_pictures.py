@@ -118,9 +118,9 @@ SETTINGS = {
     "20 % of the labels": ("fresh", "labels=0.2"),
     "5 % of the labels": ("fresh", "labels=0.05"),
     "1 % of the labels": ("fresh", "labels=0.01"),
-    "CIFAR-10, alpha = 0.5": ("second_cifar10", "alpha=0.5"),
-    "CIFAR-10, alpha = 0.1": ("second_cifar10", "alpha=0.1"),
-    "CIFAR-10, alpha = 5": ("second_cifar10", "alpha=5"),
+    "CIFAR-10, alpha = 0.5": ("fresh", "cifar10, alpha=0.5"),
+    "CIFAR-10, alpha = 0.1": ("fresh", "cifar10, alpha=0.1"),
+    "CIFAR-10, alpha = 5": ("fresh", "cifar10, alpha=5"),
 }
 """Rows of RESULTS' table of what joining is worth."""
 

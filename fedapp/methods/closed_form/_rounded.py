@@ -28,11 +28,14 @@ alike."""
 LEAST = 1e-6
 """A deviation, of one image of norm 1, below which a feature is rounding and correlates with
 none."""
+LEAST_EIGENVALUE = 1e-12
+"""An eigenvalue of correlations below which it is rounding, in units of their trace."""
 MOST_DIRECTIONS = 128
 """The number of directions in which a site's own images move its head."""
 FEW_IMAGES = 128
 """Of so many images, or fewer, the factor of a covariance has so many rows; for 1,280 features that
-is a fifth of the triangle's bytes."""
+is a fifth of the triangle's bytes. For fewer than twice as many features, of which a triangle is
+small, it is more."""
 GRID_ROWS = 4
 """Of a grid: the number of rows whose weighted sums its heads are."""
 DEVIATIONS, FACTOR = "deviations", "factor"
@@ -97,6 +100,8 @@ def factor_of(scatter: Tensor, images: float = 1.0, few: bool = False) -> Params
     if not few:
         correlations.fill_diagonal_(1)
     values, vectors = torch.linalg.eigh(correlations)
+    if few:  # else the rows of eigenvalues that are 0 hold rounding, scaled up to 12 bits
+        values = values.where(values > LEAST_EIGENVALUE * len(values), 0.0)
     roots = (vectors * values.clamp_min(0).sqrt()).T
     if few:
         found = in_12_bits(FACTOR, roots[max(len(roots) - FEW_IMAGES, 0) :])

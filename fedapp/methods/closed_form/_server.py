@@ -54,7 +54,7 @@ from fedapp.methods.closed_form._contents import (
     sums_role,
     votes_role,
 )
-from fedapp.methods.closed_form._discriminant import Classes, Guesses, Sums, sum_of
+from fedapp.methods.closed_form._discriminant import TOTAL, Classes, Guesses, Sums, sum_of
 from fedapp.methods.closed_form._features import FROZEN
 from fedapp.methods.closed_form._protected import (
     SENSITIVITY,
@@ -220,19 +220,41 @@ def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Se
     new replies; without new replies there is nothing to solve. Raises RunError where there are no
     sums at all.
     """
-    complete = all(has_sums(rnd, name, site) for site in rnd.everybody)
-    some = [site for site in rnd.everybody if rnd.facts[site].unlabelled]
-    there = sum(has_sums(rnd, name, site, others=True) for site in some)
-    if complete and there in (0, len(some)):
+    late = _late_with_others(rnd, name)
+    if not late and all(has_sums(rnd, name, site) for site in rnd.everybody):
         return {}, [], []
     lent = yield from features_of(rnd, name)
-    # Where all labels are known and some sites sent their other images, the rest of them are asked.
-    asked = some if complete else rnd.everybody
-    replies = yield from _ask_for_sums(rnd, name, asked, lent, others=complete)
+    replies = yield from _ask_for_sums(rnd, name, rnd.everybody, lent)
+    if late and not replies:  # else `with_others` asks, if labels are few still
+        replies = yield from _ask_for_sums(rnd, name, late, lent, others=True)
     senders = [site for site in rnd.everybody if has_sums(rnd, name, site)]
     if not senders:
         raise RunError(NO_SUMS)
     return lent, senders, replies
+
+
+def _late_with_others(rnd: Round, name: str) -> list[int]:
+    """Return the sites that sent their labelled images' sums, and lack others that are wanted."""
+    senders = [site for site in rnd.everybody if has_sums(rnd, name, site)]
+    if rnd.masked or not senders:
+        return []
+    [first, *_] = sums_sent(rnd, name, senders[:1])
+    labelled, size = sum(rnd.facts[k].labelled for k in senders), len(rnd.pool.read(first)[TOTAL])
+    wanted = _wanted_others(rnd, name, senders, labelled, size)
+    return [site for site in wanted if not has_sums(rnd, name, site, others=True)]
+
+
+def _wanted_others(
+    rnd: Round, name: str, senders: Sequence[int], labelled: float, size: int
+) -> list[int]:
+    """Return the senders with unlabelled images; none where labels are enough for d features.
+
+    Then the labelled images' own covariance is as good, and that of other images need not leave the
+    sites (docs/results/covariance.md).
+    """
+    if labelled >= feature_class(name).enough_labels * size:
+        return []
+    return [site for site in senders if rnd.facts[site].unlabelled]
 
 
 def _ask_for_sums(
@@ -244,8 +266,7 @@ def _ask_for_sums(
         role = role_of_sums(rnd, name, site, others)
         if not rnd.pool.has(site, role):
             tasks.append(rnd.task(site, COUNT, 0, {} if role == SUMS else {role: 1.0}, **lent))
-    replies = yield tasks
-    return replies
+    return (yield tasks) if tasks else []
 
 
 def role_of_sums(rnd: Round, name: str, site: int, others: bool = False) -> str:
@@ -274,18 +295,13 @@ def with_others(
 ) -> Phases[tuple[Sums | None, Sequence[int]]]:
     """Where labels are few, return the sums of all images, unlabelled ones too; else None.
 
-    total: of labelled images. Where there are enough of them (`FeatureMap.enough_labels`), their
-    own covariance is as good, and that of other images need not leave the sites
-    (docs/results/covariance.md). asked: the sites that sent these, and the contents that tasks
-    name. Also returns the sites that guess: those whose images are in the sums.
+    total: of labelled images. asked: the sites that sent these, and the contents that tasks name.
+    Also returns the sites that guess: those whose images are in the sums.
     """
     senders, lent = asked
-    some = [site for site in senders if rnd.facts[site].unlabelled]
-    enough = total.images >= feature_class(name).enough_labels * len(total.total)
-    if enough or not some:
-        return None, senders
-    yield from _ask_for_sums(rnd, name, some, lent, others=True)
-    there = [site for site in some if has_sums(rnd, name, site, others=True)]
+    wanted = _wanted_others(rnd, name, senders, total.images, len(total.total))
+    yield from _ask_for_sums(rnd, name, wanted, lent, others=True)
+    there = [site for site in wanted if has_sums(rnd, name, site, others=True)]
     if not there:
         return None, senders
     sent = map(rnd.pool.read, sums_sent(rnd, name, there, others=True))

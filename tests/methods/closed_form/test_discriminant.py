@@ -483,6 +483,17 @@ def test_the_few_rows_of_correlations_by_hand():
     torch.testing.assert_close(scatter_of(params), apart.T @ apart)
 
 
+@pytest.mark.parametrize("count", [1, 2, 10, FEW_IMAGES])
+def test_rows_without_images_are_empty_and_the_order_of_images_changes_nothing(count):
+    x = drawn(count, 300)[0].double()
+    apart = x - x.mean(0)
+    other = apart[torch.randperm(count, generator=torch.Generator().manual_seed(1))]
+    params, again = (factor_of(rows.T @ rows, count, few=True) for rows in (apart, other))
+    assert int((of_12_bits("factor", params, 300).abs().amax(1) > 0).sum()) == count - 1
+    off = of_12_bits("factor", params, 300).abs() - of_12_bits("factor", again, 300).abs()
+    assert float(off.abs().max()) < 1e-3  # a row's sign is arbitrary
+
+
 def alike(count, size, kinds):
     """Images of so many kinds; those of a kind are all alike, and of one class."""
     stream = torch.Generator().manual_seed(count)

@@ -221,23 +221,40 @@ def test_a_site_whose_other_sums_are_missing_does_not_guess(tmp_path, silent):
     assert solution(some).classes.images == 54 + 20 * (0 in there and silent == (1,))
 
 
-def test_a_site_whose_other_sums_are_missing_is_asked_again(tmp_path):
-    """Once they are there, the solution is that of a run in which nothing was missing."""
+@pytest.mark.parametrize(("holders", "never"), [((0, 1), ()), ((1,), ()), ((0, 1), (2,))])
+def test_a_site_whose_other_sums_are_missing_is_asked_again(tmp_path, holders, never):
+    """Once they are there, the solution is that of a run in which nothing was missing: also where
+    nobody else has such images, and where another site never sends any sums."""
+
+    def never_sends(task, incoming):
+        return None if task.action == COUNT and task.site in never else incoming
 
     def fails_first(task, incoming):
-        return None if asks_for_others(task) and task.site == 1 and not task.round else incoming
+        late = asks_for_others(task) and task.site == 1 and not task.round
+        return None if late else never_sends(task, incoming)
 
-    deals = [Deal(30, 20, 12, 12), Deal(24, 9, 12, 12)]
+    deals = [Deal(30, 20 * (0 in holders), 12, 12), Deal(24, 9, 12, 12), Deal(10, 0, 5, 12)]
     late, whole = (
         play(toy(HOG, tmp_path / name, deals, rounds__min_reply_share=0.0), tamper)
-        for name, tamper in (("late", fails_first), ("whole", None))
+        for name, tamper in (("late", fails_first), ("whole", never_sends))
     )
     asked = [(e.task.round, e.task.site) for e in late.seen if asks_for_others(e.task)]
-    assert asked == [(0, 0), (0, 1), (1, 1)]
+    assert asked == [*((0, site) for site in holders), (1, 1)]
     assert not any(e.task.action == VOTE and e.task.round > 1 for e in late.seen)
     one, two = solution(late), solution(whole)
-    assert one.classes.images == two.classes.images == 83
+    assert one.classes.images == two.classes.images
     assert torch.equal(one.weight, two.weight) and torch.equal(one.bias, two.bias)
+
+
+def test_where_a_newcomers_labels_are_enough_its_other_images_stay_at_home(tmp_path, monkeypatch):
+    from tests.server.test_joining import Late
+
+    monkeypatch.setattr(FeatureMap, "enough_labels", 0.1)  # 72 labels
+    deals = [Deal(30, 20, 12, 12), Deal(24, 9, 12, 12), Deal(40, 15, 12, 12)]
+    played = play_in_one_store(toy(HOG, tmp_path, deals), partial(Late, comes={2: 1}))
+    asked = [(t.round, t.site) for t, _ in played.seen if asks_for_others(t)]
+    assert asked == [(0, 0), (0, 1)]
+    assert not any(t.action == VOTE and t.round > 1 for t, _ in played.seen)
 
 
 @pytest.mark.parametrize("features", ["hog", "patches"])
