@@ -246,6 +246,20 @@ def test_a_site_whose_other_sums_are_missing_is_asked_again(tmp_path, holders, n
     assert torch.equal(one.weight, two.weight) and torch.equal(one.bias, two.bias)
 
 
+def test_other_images_that_are_missing_stay_at_home_once_labels_are_enough(tmp_path, monkeypatch):
+    """Site 1 fails to send them; in the next round the labels of site 2 come."""
+    monkeypatch.setattr(FeatureMap, "enough_labels", 0.1)  # 72 labels
+
+    def fails_first(task, incoming):
+        late = task.site == 2 or (asks_for_others(task) and task.site == 1)
+        return None if late and task.action == COUNT and not task.round else incoming
+
+    deals = [Deal(30, 20, 12, 12), Deal(24, 9, 12, 12), Deal(40, 15, 12, 12)]
+    played = play(toy(HOG, tmp_path, deals, rounds__min_reply_share=0.0), fails_first)
+    asked = [(e.task.round, e.task.site) for e in played.seen if asks_for_others(e.task)]
+    assert asked == [(0, 0), (0, 1)]
+
+
 def test_where_a_newcomers_labels_are_enough_its_other_images_stay_at_home(tmp_path, monkeypatch):
     from tests.server.test_joining import Late
 
