@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageChops
 
 from bench.command import carry_out
+from bench.gain import FRESH
 from fedapp.core.errors import RunError
 from fedapp.experiment.run_folder import find_run
 from fedapp.reports.comparison.figures import WIDTH_MORE, png, styled
@@ -39,12 +40,12 @@ _PLACES = ("", "s3", "s5")
 """Sections of the page at which the pictures of a telephone begin; empty: its top."""
 _MARGIN, _FRAME = 12, 160
 """Margin around a picture, and height of a window that shows no page, in pixels."""
-SHOWN = ("local_only", "fedavg", "fedavg_ft", "ditto", "one_round", "recommended")
+SHOWN = ("local_only", "fedavg", "fedavg_ft", "one_round", "recommended")
 PANELS = (
-    ("second_fashion_mnist", "alpha=0.5", "Fashion-MNIST, half of the labels"),
-    ("second_labels", "labels=0.05", "5 % of the labels"),
-    ("second_settings", "shift=1", "images that differ by site"),
-    ("second_cifar10", "alpha=0.5", "CIFAR-10, half of the labels"),
+    (FRESH, "alpha=0.5", "Fashion-MNIST, half of the labels"),
+    (FRESH, "labels=0.05", "5 % of the labels"),
+    (FRESH, "shift=1", "images that differ by site"),
+    (FRESH, "cifar10, alpha=0.5", "CIFAR-10, half of the labels"),
 )
 
 

@@ -11,6 +11,7 @@ import csv
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,8 @@ CODED = {
     "slope": (1, 2, 3), "thal": (3, 6, 7),
 }  # fmt: skip
 """Columns of codes, with all that there are. Each but the first becomes a column of 0 and 1."""
+MOST = 10
+"""Standard deviations from the mean that a measured number may be, at most."""
 DIAGNOSIS = "diagnosis"
 CLASSES = {0: "healthy", 1: "ill", 2: "ill", 3: "ill", 4: "ill"}
 """What a diagnosis is called in `data.classes`."""
@@ -36,9 +39,10 @@ NEVER_ZERO = ("trestbps", "chol")
 """Columns in which a 0 means missing, since nobody alive has one."""
 
 
-def read(file: Path) -> tuple[NDArray[np.float32], list[str]]:
-    """Return the patients of a CSV file as numbers [n, D], and their labels.
+def read(file: Path) -> dict[str, NDArray[Any]]:
+    """Return the patients of a CSV file: ids, vectors [n, D] and labels.
 
+    An id is the number of the patient's line; of a cell with a line break in it, the last line.
     Raises DataError where a column is absent or not agreed upon, and naming the line where a cell
     is no number, no code, or no diagnosis that the rules know.
     """
@@ -54,7 +58,7 @@ def read(file: Path) -> tuple[NDArray[np.float32], list[str]]:
             raise DataError(
                 f"{file}: column {other[0]!r} is not agreed upon, or twice: leave it out"
             )
-        vectors, labels = [], []
+        ids, vectors, labels = [], [], []
         for row in rows:
             if None in row or None in row.values():
                 raise DataError(f"{file}, line {rows.line_num}: not {len(agreed)} cells: fix it")
@@ -62,11 +66,13 @@ def read(file: Path) -> tuple[NDArray[np.float32], list[str]]:
             try:
                 vectors.append(_vector(cells))
                 labels.append(_label(cells[DIAGNOSIS]))
+                ids.append(f"line {rows.line_num}")
             except ValueError as error:
                 raise DataError(f"{file}, line {rows.line_num}: {error}") from error
     if not vectors:
         raise DataError(f"{file}: no patient in it: write a line for each")
-    return np.array(vectors, dtype=np.float32), labels
+    of_them = np.array(vectors, dtype=np.float32)
+    return {"ids": np.array(ids), "vectors": of_them, "labels": np.array(labels)}
 
 
 def _vector(row: Mapping[str, str]) -> list[float]:
@@ -74,7 +80,13 @@ def _vector(row: Mapping[str, str]) -> list[float]:
     for name, (mean, std) in MEASURED.items():
         value = _number(name, row[name])
         missing = np.isnan(value)
-        found += [0.0 if missing else (value - mean) / std, missing]
+        scaled = 0.0 if missing else (value - mean) / std
+        if abs(scaled) > MOST:
+            raise ValueError(
+                f"{name} is {value:g}, more than {MOST} standard deviations from {mean}: correct "
+                "it, or write it in the agreed unit"
+            )
+        found += [scaled, missing]
     for name, codes in CODED.items():
         value = _number(name, row[name])
         _check_code(name, value, codes)
@@ -114,7 +126,7 @@ def main(words: Sequence[str]) -> int:
         return 2
     file, folder = map(Path, words)
     try:
-        vectors, labels = read(file)
+        found = read(file)
     except FedAppError as error:
         print(error, file=sys.stderr)
         return 1
@@ -124,10 +136,14 @@ def main(words: Sequence[str]) -> int:
     except (UnicodeDecodeError, csv.Error) as error:
         print(f"{file}: {error}: save it as 'CSV UTF-8 (comma delimited)'", file=sys.stderr)
         return 1
-    folder.mkdir(parents=True, exist_ok=True)
-    ids = np.array([f"line {number}" for number in range(2, len(labels) + 2)])
-    np.savez(folder / "vectors.npz", ids=ids, vectors=vectors, labels=np.array(labels))
-    print(f"{folder}/vectors.npz: {len(labels)} patients, {vectors.shape[1]} numbers each")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(folder / "vectors.npz", **found)
+    except OSError as error:
+        print(f"{folder}: {error.strerror}: name a folder to write to", file=sys.stderr)
+        return 1
+    count, wide = found["vectors"].shape
+    print(f"{folder}/vectors.npz: {count} patients, {wide} numbers each")
     return 0
 
 

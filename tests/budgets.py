@@ -54,14 +54,14 @@ def code_lines(text: str) -> int:
 
 ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/*": (60, 3),
-    "fedapp/core": (1_545, 18),
+    "fedapp/core": (1_555, 18),
     "fedapp/privacy": (270, 4),
     "fedapp/protocol": (1_405, 17),
-    "fedapp/data": (3_835, 33),
+    "fedapp/data": (3_851, 33),
     "fedapp/evaluation": (865, 8),
-    "fedapp/learn": (2_895, 40),
+    "fedapp/learn": (2_900, 40),
     "fedapp/aggregation": (300, 8),
-    "fedapp/methods": (6_123, 66),
+    "fedapp/methods": (6_130, 66),
     "fedapp/experiment": (1_380, 9),
     "fedapp/models": (1_222, 10),
     "fedapp/site": (2_635, 17),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (50_226, 406),
+    "tests": (50_280, 407),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

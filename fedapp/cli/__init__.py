@@ -29,5 +29,7 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise  # nothing that another path would mend
-        print(f"fedapp: {error.filename}: {error.strerror}: name another path", file=sys.stderr)
+        denied = isinstance(error, PermissionError)
+        remedy = "let this user read or write it" if denied else "name another path"
+        print(f"fedapp: {error.filename}: {error.strerror}: {remedy}", file=sys.stderr)
         raise SystemExit(2) from error

@@ -210,6 +210,7 @@ class DataSettings:
         _refuse_unused(self)
         check_patients(self.patients)
         _check_names("findings", self.finding_names, folder_name)
+        _check_names("sites", self.site_names, _site_name)
         if self.name == OWN:
             self._check_own()
 
@@ -230,7 +231,6 @@ class DataSettings:
             rule = f"findings: {twice[0]!r} is a column of its own in labels.csv: rename it"
             raise Contradiction(rule, "findings")
         _check_names("classes", self.class_names, folder_name)
-        _check_names("sites", self.site_names, _site_name)
 
 
 def _site_name(name: str) -> str:

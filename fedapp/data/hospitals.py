@@ -54,8 +54,14 @@ SCALES = {
 """Mean and standard deviation of the measured columns, in years, mmHg, mg/dl, beats a minute, mm
 and vessels: rounded, the same at all hospitals and for every split, so that no test patient moves
 them."""
-FLAMBY_SEED, FLAMBY_TRAIN = 43, 0.66
-"""Of FLamby's split of each hospital's patients, by scikit-learn's `train_test_split`."""
+RANGES = {
+    "age": (1, 120), "trestbps": (0, 300), "chol": (0, 1000), "thalach": (20, 250),
+    "oldpeak": (-10, 10), "ca": (0, 9),
+}  # fmt: skip
+"""Least and greatest number of a measured column that a file may hold, in those units."""
+FLAMBY_SEED, FLAMBY_TRAIN, FLAMBY_LEAST = 43, 0.66, 3
+"""Of FLamby's split of each hospital's patients, by scikit-learn's `train_test_split`. Third: the
+least number of them."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,11 @@ def read_flamby(root: Path, names: Sequence[str] = ()) -> DataSet:
         numbers = centre.numbers[:, :10]
         whole = ~np.isnan(numbers).any(1)
         values, labels = _dummies(numbers[whole]), centre.ill[whole]
+        if len(labels) < FLAMBY_LEAST:
+            raise DataError(
+                f"{root / file}: {len(labels)} patients whose first ten columns are complete, must "
+                f"be {FLAMBY_LEAST} or more to split: put UCI's file there, or take data.name=heart"
+            )
         test = flamby_test(labels)
         mean, std = values[~test].mean(0), values[~test].std(0)
         rows.append((values - mean) / np.where(std > 0, std, 1.0))
@@ -150,10 +161,10 @@ def read_centre(path: Path, zeros_missing: bool = True) -> Centre:
 
     zeros_missing: whether a blood pressure or cholesterol of 0 counts as missing. Raises DataError
     naming the line, where a row has another number of columns, holds what is no number, a code
-    that a column does not have, or a diagnosis outside 0 to 4.
+    that a column does not have, a number outside `RANGES`, or a diagnosis outside 0 to 4.
     """
     rows = []
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -170,7 +181,7 @@ def read_centre(path: Path, zeros_missing: bool = True) -> Centre:
                 f"{path}, line {number}: {error} is no number, and none of {MISSING}, which mean "
                 "missing: put UCI's file there, without a header"
             ) from error
-        if wrong := _unknown_code(rows[-1]):
+        if wrong := _impossible(rows[-1]):
             raise DataError(f"{path}, line {number}: {wrong}: put UCI's file there")
     if not rows:
         raise DataError(f"{path}: no patient in it: put UCI's file there")
@@ -195,13 +206,18 @@ def _number(cell: str) -> float:
     return np.nan if value == -9 else value  # as `MISSING` says, written "-9.0"
 
 
-def _unknown_code(row: list[float]) -> str:
-    """Say which number of a row is none of its column's codes, and which it has; empty: none."""
+def _impossible(row: list[float]) -> str:
+    """Say which number of a row its column cannot have, and which it can; empty: none."""
     known = [*(CODES.get(name) for name in COLUMNS), DIAGNOSES]
     for name, value, codes in zip((*COLUMNS, "diagnosis"), row, known, strict=True):
-        missing = np.isnan(value) and name != "diagnosis"
-        if codes is not None and not missing and value not in codes:
-            return f"{name} is {value:g}, must be one of {', '.join(map(str, codes))}"
+        missing = np.isnan(value)
+        is_value = "is missing" if missing else f"is {value:g}"
+        if missing and codes is not DIAGNOSES:
+            continue
+        if codes is not None and value not in codes:
+            return f"{name} {is_value}, must be one of {', '.join(map(str, codes))}"
+        if codes is None and not RANGES[name][0] <= value <= RANGES[name][1]:
+            return f"{name} {is_value}, must be between {RANGES[name][0]} and {RANGES[name][1]}"
     return ""
 
 

@@ -68,7 +68,7 @@ def carry_out(
                 summary_extras=summary_extras,
             )
             summary = engine.run()
-    except FedAppError:
+    except Exception:
         folder.discard_unless_begun()
         raise
     try:

@@ -42,6 +42,7 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
     check_run(experiment)
     with slow_work_notice(f"reading the data ({experiment.data.name})", sys.stdout):
         federation = federation_of(experiment)
+        copies, apart = federation.copies(experiment.split.num_clients)
     with sole_server(experiment, federation.manifest) as folder:
         # A model of places in a bank is of no use to anybody else.
         models = experiment.runtime.models and not experiment.model.simulated
@@ -49,7 +50,6 @@ def run_loopback(experiment: Experiment, ending: Ending = end_block) -> tuple[Ro
 
         try:
             with ExitStack() as open_until_the_end:
-                copies, apart = federation.copies(experiment.split.num_clients)
 
                 def transport(run: Assembly) -> Loopback:
                     if apart:

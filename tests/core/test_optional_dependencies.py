@@ -11,8 +11,12 @@ def test_what_is_not_is_named_with_its_extra():
         needs("dicom", "absent_one.part")
 
 
-def test_what_it_lacks_itself_is_not_taken_for_it(tmp_path, monkeypatch):
-    (tmp_path / "half_there.py").write_text("import absent_two")
+@pytest.mark.parametrize(("code", "said"), [
+    ("import absent_two", "half_there needs absent_two, which is absent: pip"),
+    ("raise RuntimeError('no operator nms')", r"half_there cannot be imported \(no operator nms\)"),
+])  # fmt: skip
+def test_what_is_there_and_cannot_be_imported_is_named(tmp_path, monkeypatch, code, said):
+    (tmp_path / "half_there.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="absent_two"):
+    with pytest.raises(ConfigError, match=said):
         needs("onnx", "half_there")

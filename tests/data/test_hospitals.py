@@ -74,7 +74,10 @@ def test_a_pressure_of_nought_is_missing_and_for_flamby_it_is_not(tmp_path):
     (ROW.replace("63,1,", "63,3,"), "sex is 3, must be one of 0, 1"),
     (ROW.replace("1,2,145", "1,5,145"), "cp is 5, must be one of 1, 2, 3, 4"),
     (ROW[:-1] + "7", "diagnosis is 7, must be one of 0, 1, 2, 3, 4"),
-    (ROW[:-1] + "?", "diagnosis is nan"),
+    (ROW[:-1] + "?", "diagnosis is missing, must be one of 0, 1"),
+    ("4900" + ROW[2:], "age is 4900, must be between 1 and 120"),
+    (ROW.replace("145", "1e300"), r"trestbps is 1e\+300, must be between 0 and 300"),
+    (ROW.replace("145", "-1"), "trestbps is -1, must be between"),
 ])  # fmt: skip
 def test_what_is_no_patient_is_refused_by_line(tmp_path, line, said):
     root = written(tmp_path, hungarian=[ROW, "", line])
@@ -138,6 +141,8 @@ def test_flamby_drops_gaps_scales_each_hospital_by_its_training_and_fixes_the_te
         torch.testing.assert_close(training.mean(0), torch.zeros(13).double(), atol=1e-6, rtol=0)
         spread = training.std(0, correction=0)
         assert ((spread - 1).abs() < 1e-6).logical_or(spread == 0).all()  # a constant column stays
+    with pytest.raises(DataError, match=r"va\.csv: 2 patients whose .* must be 3 or more to split"):
+        read_flamby(written(tmp_path, va=[ROW, ROW]))
     again = flamby_test(data.labels[torch.from_numpy(sites.owner == 1)].numpy())
     assert again.tolist() == sites.test[sites.owner == 1].tolist()
 

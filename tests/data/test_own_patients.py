@@ -1,9 +1,10 @@
 """Patients of a site's own data: never in two parts; what is refused where they are unknown."""
 
+import numpy as np
 import pytest
 
-from fedapp.core.settings import SplitSettings
-from fedapp.data.own import list_own
+from fedapp.core.settings import DataSettings, SplitSettings
+from fedapp.data.own import list_agreed, list_own
 from tests.own import CLASSES, agreed, image, read_site, table
 
 PATTERN = r"/(p\d+)_"
@@ -41,6 +42,14 @@ def test_a_patients_images_are_in_one_part(given, tmp_path):
     whose = {name: set(of.tolist()) for name, of in site.patients.items()}
     assert not whose["labelled"] & whose["test"] and whose["unlabelled"] <= whose["labelled"]
     assert len(set.union(*whose.values())) == 12
+
+
+def test_a_pattern_for_paths_beside_vectors_is_a_fault_with_a_remedy(tmp_path):
+    np.savez(tmp_path / "vectors.npz", ids=np.array(["a"]), vectors=np.zeros((1, 2)))
+    settings = DataSettings(name="own", classes="one, two", vector_size=2)
+    [fault] = list_agreed(tmp_path, settings, PATTERN).faults
+    assert str(fault).endswith("take it out there; write the column 'patient' into vectors.npz")
+    assert not list_agreed(tmp_path, settings).faults
 
 
 def test_a_group_column_still_leaves_single_images_alone(tmp_path):

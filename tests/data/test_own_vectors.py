@@ -108,6 +108,7 @@ def test_whole_numbers_and_halves_are_taken(tmp_path):
     ({"ids": np.array(["a", "b", "a", "a"])},
      "vectors.npz: id 'a' stands twice: keep one vector of each id"),
     ({"ids": np.array(["a", "", "=1", "c"])}, "id '' (and 1 more): write 1 to 200"),
+    ({"ids": np.array(["a", "\x1b[31m", "b", "c"])}, "id '\\x1b[31m': write 1 to 200"),
     ({"ids": None}, "vectors.npz: no array 'ids': write ids, vectors, labels"),
     ({"ids": np.array(["a", "b"])}, "vectors.npz: 4 vectors, but 2 of ids: write one for each"),
     ({"ids": np.array([0.5, 1, 2, 3])}, "ids are float64 [4], must be text: write it as text"),

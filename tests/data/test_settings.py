@@ -19,6 +19,7 @@ NO_WINDOWS = ("auto", "5", "5,5", "9,1", "1,2,3", "0,inf", "nan,1", "0:9", ",")
     (own.agreed, {"classes": "a, b/c"}, "classes: 'b/c': .*no slash"),
     (own.agreed, {"classes": "a, ..b"}, r"classes: '\.\.b': .*no dot"),
     (own.agreed, {"sites": "a, a"}, "sites must differ"),
+    (DATA, {"name": "heart", "sites": "cleveland, cleveland"}, "sites must differ"),
     (own.agreed, {"sites": "a b"}, "sites: 'a b': a site's name"),
     (own.agreed, {"sites": "a, .."}, "at most 64 letters"),
     (own.agreed, {"image_size": 0}, "own data need an image_size"),

@@ -34,9 +34,11 @@ def test_they_are_the_numbers_that_the_preset_heart_has(tmp_path):
         (tmp_path / file).write_text(f"{ROW}\n{OTHER}\n")
     wanted = read_heart(tmp_path).inputs[:2]
     (tmp_path / "north.csv").write_text(f"{HEADER}\n{ROW}\n\n{OTHER}\n")
-    found, labels = read(tmp_path / "north.csv")
-    assert labels == ["ill", "healthy"] and found[0, 0] == 1.0  # (63 - 54) / 9
-    assert torch.equal(torch.from_numpy(found).sort(1)[0], wanted.sort(1)[0])
+    found = read(tmp_path / "north.csv")
+    assert found["ids"].tolist() == ["line 2", "line 4"]  # as an editor counts them
+    assert found["labels"].tolist() == ["ill", "healthy"]
+    assert found["vectors"][0, 0] == 1.0  # (63 - 54) / 9
+    assert torch.equal(torch.from_numpy(found["vectors"]).sort(1)[0], wanted.sort(1)[0])
 
 
 def test_what_it_writes_is_taken(say, tmp_path):
@@ -62,6 +64,7 @@ def test_what_it_writes_is_taken(say, tmp_path):
     ([HEADER, "forty" + ROW[2:]], "line 2: age is 'forty': write a number, or nothing where it is"),
     ([HEADER, "inf" + ROW[2:]], "line 2: age is 'inf'"),
     ([HEADER, ROW.replace("63,1,", "63,3,")], "line 2: sex is 3: write one of 0, 1, or nothing"),
+    ([HEADER, "1e300" + ROW[2:]], "line 2: age is 1e+300, more than 10 standard dev"),
     ([HEADER, ROW[:-1] + "7"], "line 2: diagnosis is 7: write one of 0, 1, 2, 3, 4, or nothing"),
     ([HEADER], "north.csv: no patient in it"),
     ([""], "no column 'age'"),
@@ -78,7 +81,12 @@ def test_a_file_of_another_encoding_and_one_that_is_not_there_are_refused(say, t
     assert "No such file" in capsys.readouterr().err
 
 
+def test_a_folder_that_is_a_file_is_refused(say, tmp_path):
+    (tmp_path / "north").write_text("")
+    assert say(HEADER, ROW) == (1, "north: File exists: name a folder to write to\n")
+
+
 @pytest.mark.parametrize("gap", ["", "?", "-9", "-9.0"])
 def test_every_gap_means_the_same(tmp_path, gap):
     (tmp_path / "north.csv").write_text(f"{HEADER}\n{ROW.replace('?', gap)}\n{ROW}\n")
-    np.testing.assert_array_equal(*read(tmp_path / "north.csv")[0])
+    np.testing.assert_array_equal(*read(tmp_path / "north.csv")["vectors"])

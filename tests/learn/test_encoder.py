@@ -318,8 +318,11 @@ def test_the_experiment_has_the_hash_of_packaged_weights():
     known = network_settings("encoder", {"body": "lite0"})
     assert known.weights_sha256 == LITE0.sha256 and known.weights == ""
     assert known == network_settings("encoder", {"body": "lite0", "weights_sha256": LITE0.sha256})
-    with pytest.raises(ValueError, match=r"must be empty or 5793.*body=timm:tf_eff"):
-        network_settings("encoder", {"body": "lite0", "weights_sha256": "0" * 64})
+    for given in ({"weights_sha256": "0" * 64}, {"weights": "mine.pth"}):
+        with pytest.raises(ValueError, match=r"must be empty.* or 5793.*body=timm:tf_eff"):
+            network_settings("encoder", {"body": "lite0", **given})
+    with pytest.raises(ValueError, match="size must be 0 or at least 32 pixels for lite0"):
+        network_settings("encoder", {"body": "lite0", "size": 31})
     for name, one in PACKAGED.items():
         assert one.file.endswith(f"-{one.sha256[:8]}.pth") and name[-1] == one.network[-1]
         assert one.record.mean == (127 / 255,) * 3 and one.record.std == (128 / 255,) * 3
@@ -348,8 +351,8 @@ def package(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("version", "file", "says"), [
-    ("0.1.0", LITE0.file, "0.1.0 holds other weights than version 0.1.0 .*: 9f86d08"),
-    ("0.2.0", "other.pth", "0.2.0 holds other weights than version 0.1.0 .*: none, must be 5793"),
+    ("0.1.0", LITE0.file, "0.1.0 holds other weights than 0.1.0 as published .*: 9f86d08"),
+    ("0.2.0", "other.pth", "0.2.0 holds other weights than 0.1.0 as .*: none, must be 5793"),
 ])  # fmt: skip
 def test_a_package_with_other_weights_is_refused(package, version, file, says):
     package(version, file, b"test")  # of which 9f86d081... is the SHA-256

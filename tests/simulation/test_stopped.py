@@ -7,7 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedapp.cli import app
+from fedapp.experiment.config import load_experiment
 from fedapp.server.engine import Engine
+from fedapp.simulation.loopback import run_loopback
+from fedapp.site.federation import LoadedSites
 from tests.flower.results import rows
 from tests.golden.numbers import SHRUNK
 
@@ -35,3 +38,18 @@ def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, monkeypatch, number):
         == 0
     )
     assert [row["round"] for row in rows(tmp_path / "a")] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("what", ["the start", "the data"])
+def test_what_fails_before_a_round_leaves_no_folder(tmp_path, monkeypatch, what):
+    """Whatever the error is: the same command can be given again once its cause is mended."""
+
+    def fails(*_):
+        raise ArithmeticError("no convergence")
+
+    of, name = (Engine, "_round") if what == "the start" else (LoadedSites, "copies")
+    monkeypatch.setattr(of, name, fails)
+    settings = {**SHRUNK, "method.preset": "local_only", "runtime.out": str(tmp_path)}
+    with pytest.raises(ArithmeticError):
+        run_loopback(load_experiment("digits_demo", settings))
+    assert not list(tmp_path.iterdir())

@@ -15,6 +15,7 @@ from fedapp.core.settings import DataSettings
 from fedapp.data.folder import FORMATS, is_ignored, is_image, nfc
 from fedapp.data.own.entries import (
     IMAGE,
+    PATIENT,
     Entry,
     Fault,
     Kind,
@@ -32,11 +33,14 @@ LABELLED, UNLABELLED = "labelled", "unlabelled"
 """Subfolders of a site's data. The first one has a folder for each class."""
 
 
-def list_agreed(data: Path, settings: DataSettings) -> Listing:
-    """List a site's data, as `list_own` does, by the settings that all sites agreed on."""
+def list_agreed(data: Path, settings: DataSettings, patients: str = "") -> Listing:
+    """List a site's data, as `list_own` does, by the settings that all sites agreed on.
+
+    patients: the site's own pattern; empty: that of the settings.
+    """
     vectors = (settings.vector_size, settings.encoder)
     names = settings.finding_names
-    return list_own(data, settings.class_names, settings.patients, vectors, names)
+    return list_own(data, settings.class_names, patients or settings.patients, vectors, names)
 
 
 def list_own(
@@ -60,6 +64,10 @@ def list_own(
         remedy = "check the path (data-path of the node) and who may read it"
         return _only(Fault(Kind.LAYOUT, str(data), what, remedy))
     if file := vectors_file(data):
+        if patients:
+            what = "vectors, and `patients` in site.yaml, a pattern for the paths of images"
+            remedy = f"take it out there; write the column {PATIENT!r} into {file.name}"
+            return _only(Fault(Kind.PATIENT, file.name, what, remedy))
         return _vectors(data, file, table, classes, vectors)
     if vectors and vectors[0]:
         what, remedy = f"no {' and no '.join(NAMES)}", "data.vector_size asks for one: write it"

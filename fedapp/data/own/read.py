@@ -1,7 +1,7 @@
 """From a site's own files to its data; and the sites of one process, each with its own files."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -106,9 +106,7 @@ def _read(
 ) -> SiteData:
     """Read a site's files according to the settings."""
     findings = settings.finding_names
-    if place.patients:
-        settings = replace(settings, patients=place.patients)
-    listing = list_agreed(place.data, settings)
+    listing = list_agreed(place.data, settings, place.patients)
     if listing.faults:
         raise OwnDataError(place.name, listing.faults)
     entries, channels = listing.entries, settings.inputs[0]

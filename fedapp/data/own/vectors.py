@@ -42,7 +42,7 @@ from fedapp.data.own.entries import (
 
 TEXTS = ("label", "split", PATIENT, "encoder")
 """Optional columns of text, beside id and vector."""
-_ID = re.compile(r"[^=+\-@\s][^\x00-\x1f\x7f]{0,199}")
+_ID = re.compile(r"[^=+\-@\s\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}")
 """Valid ids. No spreadsheet takes them for a formula."""
 _ARRAYS = {
     "ids": "id", "vectors": "", "labels": "label", "split": "split", PATIENT: PATIENT,
@@ -115,6 +115,9 @@ def _npz_arrays(file: Path) -> dict[str, NDArray[Any]]:
         remedy = "write numbers, or text by np.asarray(values, dtype=str)"
         raise file_error(file, str(error), remedy) from error
     except UntrustedFileError as error:
+        if isinstance(error.__cause__, OSError):
+            what, remedy = f"cannot be read ({error.__cause__.strerror})", "let this user read it"
+            raise file_error(file, what, remedy) from error
         what = f"cannot be read as npz ({error})"
         raise file_error(file, what, "write it again by numpy.savez") from error
 

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedapp.core.linear_algebra import eigh
 from fedapp.core.rng import torch_stream
 from fedapp.learn.features._images import WorkingSize
 from fedapp.learn.features.base import BELOW_ONE, MIN_NORM, LearnedFeatures, unit_rows
@@ -216,7 +217,7 @@ def whitening(covariance: Tensor) -> Tensor:
 
     Negative eigenvalues count as 0. If all are 0, the result is the identity.
     """
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = eigh(covariance)
     values = values.clamp_min(0)
     level = float(values.mean())
     if level <= MIN_NORM:

@@ -67,7 +67,7 @@ def _built(network: str) -> nn.Module:
     if network not in names:
         raise ConfigError(
             f"model.body = {network!r}: no such network of torchvision; "
-            f"{name_suggestion(network, names)}"
+            f"{name_suggestion(network, [*PACKAGED, *names])}"
         )
     built: nn.Module = models.get_model(network, weights=None)
     return built

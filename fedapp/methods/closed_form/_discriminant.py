@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor
 
+from fedapp.core.linear_algebra import eigh
 from fedapp.learn.params import Params, Schema
 from fedapp.methods.closed_form._rounded import (
     DEVIATIONS,
@@ -278,7 +279,7 @@ class Classes:
             share[known] = shares_of_all(means[known] - mean, whole)
         spread = means - share @ means
         left = whole - (spread * share[:, None]).T @ spread
-        values, vectors = torch.linalg.eigh(left)
+        values, vectors = eigh(left)
         values = values.clamp_min(0)
         within = (vectors * values) @ vectors.T
         noise = noise_of(sums.counts)
@@ -325,7 +326,7 @@ class Classes:
         """Eigenvalues [d] of `within`, ascending and at least 0, and its eigenvectors [d, d]."""
         if self.found is not None:
             return self.found
-        values, vectors = torch.linalg.eigh(self.within)
+        values, vectors = eigh(self.within)
         return values.clamp_min(0), vectors
 
     def level(self, ridge: float) -> float:

@@ -19,6 +19,7 @@ from pydantic import AfterValidator
 from torch import Tensor
 
 from fedapp.core.errors import ConfigError, Incompatibility
+from fedapp.core.linear_algebra import eigh
 from fedapp.core.rng import numpy_stream
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import SiteData
@@ -63,7 +64,10 @@ def feature_incompatibilities(name: str, conditions: Conditions) -> list[Incompa
         found.append(Incompatibility("method.name", rule))
     if name == FROZEN and network is not None:
         if ":" not in network.name and not getattr(network, "weights_sha256", ""):
-            rule = "`network` features need a trained network: set model.weights, or take hog"
+            rule = (
+                "`network` features need a trained network: set model.body=lite0 (ImageNet's, "
+                "from a package) or model.weights, or take hog"
+            )
             found.append(Incompatibility("model.name", rule))
     return found
 
@@ -111,7 +115,7 @@ class Coordinates:
     @classmethod
     def of(cls, mean: Tensor, covariance: Tensor) -> Self:
         """Return the coordinates for synthetic images with this mean [d] and covariance [d, d]."""
-        values, vectors = torch.linalg.eigh(covariance)
+        values, vectors = eigh(covariance)
         values = values.clamp_min(0)
         # Where all are alike, there is nothing to be evened.
         stretched = 1 / (values + VARIANCE_FLOOR * values.mean().clamp_min(1e-12)).sqrt()

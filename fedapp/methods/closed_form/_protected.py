@@ -34,6 +34,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from fedapp.core.linear_algebra import eigh
 from fedapp.learn.params import Params
 from fedapp.methods.closed_form._contents import MIN_LOGLIK, OWN_WEIGHTS, RELEASED, TOTALS, Solution
 from fedapp.methods.closed_form._discriminant import (
@@ -245,7 +246,7 @@ def denoised(moment: Tensor, radius: float) -> Denoised:
     others are hidden by the noise. They share equally what they add to the trace, which is known
     well; that share is the floor.
     """
-    values, vectors = torch.linalg.eigh((moment + moment.T) / 2)
+    values, vectors = eigh((moment + moment.T) / 2)
     seen = values > radius
     true = torch.where(seen, (values + (values**2 - radius**2).clamp_min(0).sqrt()) / 2, 0.0)
     hidden = (values.sum() - true.sum()) / (~seen).sum().clamp_min(1)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapp.core.linear_algebra import eigh
 from fedapp.learn.params import Params, Schema
 
 STEPS = 2**11 - 1
@@ -99,7 +100,7 @@ def factor_of(scatter: Tensor, images: float = 1.0, few: bool = False) -> Params
     correlations = scatter / each / each[:, None]
     if not few:
         correlations.fill_diagonal_(1)
-    values, vectors = torch.linalg.eigh(correlations)
+    values, vectors = eigh(correlations)
     if few:  # else the rows of eigenvalues that are 0 hold rounding, scaled up to 12 bits
         values = values.where(values > LEAST_EIGENVALUE * len(values), 0.0)
     roots = (vectors * values.clamp_min(0).sqrt()).T

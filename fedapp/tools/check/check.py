@@ -70,11 +70,7 @@ def check(data: Path, options: Options, console: Console) -> int:
     facts, machines = _machine(options)
     classes = settings.class_names if settings else ()
     named = settings.finding_names if settings else ()
-    listing = (
-        list_agreed(data, replace(settings, patients=patients))
-        if settings
-        else list_own(data, (), patients)
-    )
+    listing = list_agreed(data, settings, patients) if settings else list_own(data, (), patients)
     remarks = of_listing(listing.faults)
     if settings and settings.patients:
         what = (
