@@ -138,7 +138,7 @@ def main(words: Sequence[str]) -> int:
         return 1
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez(folder / "vectors.npz", **found)
+        np.savez(folder / "vectors.npz", allow_pickle=False, **found)
     except OSError as error:
         print(f"{folder}: {error.strerror}: name a folder to write to", file=sys.stderr)
         return 1

@@ -14,7 +14,7 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """
     try:
         values, vectors = torch.linalg.eigh(matrix)
-    except torch.linalg.LinAlgError:
+    except RuntimeError:  # torch.linalg.LinAlgError, which torch does not export to type checkers
         from scipy.linalg import eigh as scipy_eigh
 
         found = scipy_eigh(matrix.cpu().numpy(), driver="ev")

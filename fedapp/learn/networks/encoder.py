@@ -7,6 +7,7 @@ messages, the pool and saved models hold the trained part only.
 from copy import deepcopy
 from dataclasses import asdict
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -158,7 +159,8 @@ class EncoderSettings(NetworkSettings):
         if self.body not in PACKAGED:
             return
         known = PACKAGED[self.body].sha256
-        if self.weights or self.weights_sha256 not in ("", known):
+        named = Path(self.weights).name in ("", PACKAGED[self.body].file)  # a site fills it in
+        if not named or self.weights_sha256 not in ("", known):
             raise ValueError(
                 f"weights must be empty and weights_sha256 empty or {known}: {self.body} has the "
                 "weights of its package; "
