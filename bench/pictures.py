@@ -40,7 +40,7 @@ _PLACES = ("", "s3", "s5")
 """Sections of the page at which the pictures of a telephone begin; empty: its top."""
 _MARGIN, _FRAME = 12, 160
 """Margin around a picture, and height of a window that shows no page, in pixels."""
-SHOWN = ("local_only", "fedavg", "fedavg_ft", "one_round", "recommended")
+SHOWN = ("local_only", "fedavg", "fedavg_ft", "one_round")
 PANELS = (
     (FRESH, "alpha=0.5", "Fashion-MNIST, half of the labels"),
     (FRESH, "labels=0.05", "5 % of the labels"),

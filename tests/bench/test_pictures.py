@@ -161,11 +161,11 @@ def test_how_many_are_worse_than_the_same_closed_form_alone():
     assert [100 * value for value in by_run] == pytest.approx(list(known), abs=1e-3)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", list(SETTINGS)[:9])
 def test_the_advice_has_what_was_measured(name):
-    rows = [row for row in cells(ROOT / "docs/WHICH_METHOD.md") if len(row) == 7]
+    rows = [row for row in cells(ROOT / "docs/WHICH_METHOD.md") if len(row) == 6]
     [[_, *shown]] = [row for row in rows if row[0] == name]
-    methods = ("local_only", "fedavg", "fedavg_ft", "one_round", "recommended")
+    methods = ("local_only", "fedavg", "fedavg_ft", "one_round")
     network, *others = (mean(by_seed(*SETTINGS[name], method).values()) for method in methods)
     found = [network, mean(anchors(*SETTINGS[name])["the closed form"].values()), *others]
     assert list(map(float, shown)) == pytest.approx(found, abs=0.051)
