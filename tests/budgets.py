@@ -59,7 +59,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/protocol": (1_405, 17),
     "fedapp/data": (3_851, 33),
     "fedapp/evaluation": (865, 8),
-    "fedapp/learn": (2_902, 40),
+    "fedapp/learn": (2_900, 40),
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (6_130, 66),
     "fedapp/experiment": (1_380, 9),

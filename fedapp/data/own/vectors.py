@@ -116,8 +116,8 @@ def _npz_arrays(file: Path) -> dict[str, NDArray[Any]]:
         raise file_error(file, str(error), remedy) from error
     except UntrustedFileError as error:
         if isinstance(error.__cause__, OSError):
-            what, remedy = f"cannot be read ({error.__cause__.strerror})", "let this user read it"
-            raise file_error(file, what, remedy) from error
+            what = f"cannot be read ({error.__cause__.strerror})"
+            raise file_error(file, what, "name a file that this user may read") from error
         what = f"cannot be read as npz ({error})"
         raise file_error(file, what, "write it again by numpy.savez") from error
 

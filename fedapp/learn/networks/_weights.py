@@ -125,7 +125,7 @@ def read_file(file: str, sha256: str, key: str = "model.weights_sha256") -> byte
     if (found := hashlib.sha256(blob).hexdigest()) != sha256:
         raise ConfigError(
             f"model.weights = {file!r}: its SHA-256 is {found}, {key} says {sha256}; name the "
-            "right file, or write its SHA-256 there"
+            "right file (none for a packaged network), or write its SHA-256 there"
         )
     return blob
 

@@ -7,7 +7,6 @@ messages, the pool and saved models hold the trained part only.
 from copy import deepcopy
 from dataclasses import asdict
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -154,16 +153,14 @@ class EncoderSettings(NetworkSettings):
     def __post_init__(self) -> None:
         """Fill in the SHA-256 of packaged weights, so that the experiment and its records have it.
 
-        Raises ValueError where other weights are given, or images too small for the body.
+        Raises ValueError where another one is given, or images too small for the body.
         """
         if self.body not in PACKAGED:
             return
         known = PACKAGED[self.body].sha256
-        named = Path(self.weights).name in ("", PACKAGED[self.body].file)  # a site fills it in
-        if not named or self.weights_sha256 not in ("", known):
+        if self.weights_sha256 not in ("", known):
             raise ValueError(
-                f"weights must be empty and weights_sha256 empty or {known}: {self.body} has the "
-                "weights of its package; "
+                f"weights_sha256 must be empty or {known}, that of the weights of {self.body}; "
                 f"other weights of this network: model.body=timm:{PACKAGED[self.body].network}"
             )
         if 0 < self.size < LEAST_SIZE:

@@ -661,7 +661,7 @@ def refused(*overrides):
 
 def test_a_frozen_network_without_weights_is_refused():
     says = refused("method.features=network")
-    assert "`network` features need a trained network: set model.weights" in says
+    assert "`network` features need a trained network: set model.body=lite0" in says
 
 
 def test_unknown_features_are_refused():
