@@ -14,7 +14,7 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """
     try:
         values, vectors = torch.linalg.eigh(matrix)
-    except RuntimeError:  # torch.linalg.LinAlgError, which torch does not export to type checkers
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not export it
         from scipy.linalg import eigh as scipy_eigh
 
         found = scipy_eigh(matrix.cpu().numpy(), driver="ev")
