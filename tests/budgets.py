@@ -61,7 +61,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/evaluation": (865, 8),
     "fedapp/learn": (2_900, 40),
     "fedapp/aggregation": (300, 8),
-    "fedapp/methods": (6_130, 66),
+    "fedapp/methods": (6_145, 66),
     "fedapp/experiment": (1_380, 9),
     "fedapp/models": (1_222, 10),
     "fedapp/site": (2_635, 17),
@@ -74,12 +74,12 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_480, 34),
-    "tests": (50_280, 407),
+    "tests": (50_310, 407),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20
 """Of `fedapp`."""
-MEMBERS = 27
+MEMBERS = 28
 """Methods, properties and class variables of `Method`, private ones too."""
 SETTINGS = 80
 """Of an experiment, without those of one method or one network."""

@@ -1,7 +1,9 @@
 """Files of weights as people have them, of small networks with weights drawn at random."""
 
+import atexit
 import hashlib
 import json
+import shutil
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -37,13 +39,20 @@ def sha256(path):
 
 
 @lru_cache
+def folder():
+    """A folder that is kept for as long as the process lives."""
+    made = Path(tempfile.mkdtemp(prefix="encoder"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+@lru_cache
 def encoder_fields():
-    """Settings of an encoder whose file is kept for as long as the process lives."""
-    folder = Path(tempfile.mkdtemp(prefix="encoder"))
-    return written(folder / "w.safetensors", drawn())
+    """Settings of an encoder with a file of weights."""
+    return written(folder() / "w.safetensors", drawn())
 
 
 def bank(body):
     """A bank of three images in a folder of its own."""
     images = torch.randint(256, (3, 1, 8, 8), dtype=torch.uint8)
-    return Bank(images, False, body, body.width, Path(tempfile.mkdtemp(prefix="bank")))
+    return Bank(images, False, body, body.width, Path(tempfile.mkdtemp(dir=folder())))

@@ -172,7 +172,8 @@ def load_experiment(
     out-of-range or contradictory setting.
     """
     values, given, name, source = _preset_and_overrides(preset, overrides)
-    return _build(_laid_over(values, given), name, source, given)
+    built = _build(_laid_over(values, given), name, source, given)
+    return dataclasses.replace(built, method=built.method.suited_to(built.model))
 
 
 def _preset_and_overrides(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from fedapp.evaluation.ranking_metrics import score_counts
 from fedapp.evaluation.verdict import WARM_UP_ALONE
 from fedapp.learn.metrics import evaluation, predict_each
 from fedapp.learn.model_caches import Score
-from fedapp.learn.networks.base import Network
+from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import (
     Params,
     Schema,
@@ -535,6 +535,13 @@ class Method(ABC, Generic[State]):
         if self.image_level:
             reasons["privacy.epsilon"] = ""
         return conditions.refused(self.name, {**reasons, **why})
+
+    def suited_to(self, network: NetworkSettings) -> Self:
+        """Return the method with what its settings leave open, as suits the network.
+
+        It is asked when a preset is read, so that a run's record names what was used.
+        """
+        return self
 
     @abstractmethod
     def server_round(self, state: State, rnd: Round) -> Phases[State]:

@@ -24,8 +24,9 @@ from fedapp.core.rng import numpy_stream
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import SiteData
 from fedapp.learn.features import FeatureMap, LearnedFeatures, build_features, feature_class
+from fedapp.learn.features.auto import Auto
 from fedapp.learn.linear_head import Head
-from fedapp.learn.networks.base import Network
+from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.methods.incompatibilities import Conditions
 
 FROZEN = "network"
@@ -57,6 +58,7 @@ def feature_incompatibilities(name: str, conditions: Conditions) -> list[Incompa
     if name == NO_FEATURES:
         return []
     found, network = [], conditions.model
+    name = features_suited_to(network, name) if network else name
     if conditions.inputs and (rule := feature_class(name).misfit(conditions.inputs)):
         found.append(Incompatibility(conditions.size, rule))
     if name != FROZEN and network is not None and network.simulated:
@@ -70,6 +72,12 @@ def feature_incompatibilities(name: str, conditions: Conditions) -> list[Incompa
             )
             found.append(Incompatibility("model.name", rule))
     return found
+
+
+def features_suited_to(network: NetworkSettings, name: str) -> str:
+    """Return `network` in place of `auto` where the network has weights of a file or a package."""
+    pretrained = bool(getattr(network, "weights_sha256", ""))
+    return FROZEN if name == Auto.name and pretrained else name
 
 
 def learned_features_reason(name: str) -> str:

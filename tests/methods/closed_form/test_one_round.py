@@ -11,7 +11,7 @@ import torch
 from fedapp.core.errors import ConfigError, RunError
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import Part
-from fedapp.experiment.config import load_experiment
+from fedapp.experiment.config import from_plain, load_experiment, to_plain
 from fedapp.learn.class_priors import reweighted, site_mix
 from fedapp.learn.features import FeatureMap, build_features
 from fedapp.learn.features.hog import Hog
@@ -662,6 +662,25 @@ def refused(*overrides):
 def test_a_frozen_network_without_weights_is_refused():
     says = refused("method.features=network")
     assert "`network` features need a trained network: set model.body=lite0" in says
+
+
+def test_without_a_word_the_features_are_those_of_a_pretrained_network_and_the_record_says_it():
+    encoder = {"model.name": "encoder", "model.body": "lite0"}
+
+    def chosen(**more):
+        return load_experiment("cifar10", {**encoder, **more}).method
+
+    assert chosen(**{"method.preset": "one_round"}).features == "network"
+    assert chosen(**{"method.preset": "recommended"}).closed == "network"
+    assert (
+        chosen(**{"method.preset": "one_round", "model.name": "encoder_bank"}).features == "network"
+    )
+    assert chosen(**{"method.preset": "one_round", "method.features": "both"}).features == "both"
+    assert chosen(**{"method.preset": "prior_shift"}).closed == "none"
+    untrained = load_experiment("cifar10", {"method.preset": "one_round"})
+    assert untrained.method.features == "auto"
+    again = load_experiment("cifar10", {**encoder, "method.preset": "one_round"})
+    assert from_plain(to_plain(again), "a record").method.features == "network"
 
 
 def test_unknown_features_are_refused():
