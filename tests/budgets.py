@@ -73,8 +73,8 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/cli": (715, 8),
     "client_app": (995, 13),
     "server_app": (600, 7),
-    "bench": (3_480, 34),
-    "tests": (50_310, 407),
+    "bench": (3_590, 35),
+    "tests": (50_350, 408),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -1,5 +1,6 @@
 """Commands for whoever sets up a federation: keys, signed runs, registered sites."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -52,8 +53,9 @@ def sign_run(
     def passphrase() -> str:
         return str(typer.prompt("passphrase", hide_input=True, err=True))
 
-    for line in signed_run(preset, overrides or [], key, days, identity, passphrase):
-        print(line)
+    *remarks, command = signed_run(preset, overrides or [], key, days, identity, passphrase)
+    print("\n".join(remarks), file=sys.stderr)
+    print(command)
 
 
 @app.command("sites", rich_help_panel=PANEL)

@@ -4,7 +4,9 @@ import shlex
 import tomllib
 
 import pytest
+from typer.testing import CliRunner
 
+from fedapp.cli import app
 from fedapp.core.errors import ConfigError
 from fedapp.experiment.code_hash import code_digest
 from fedapp.experiment.config import read_run_config, unchecked_settings
@@ -34,6 +36,13 @@ def test_the_command_that_it_prints_has_the_words_run(key):
     said = unchecked_settings(*read_run_config(run_config))
     assert said["rounds.num_rounds"] == 3
     assert word.differs("first", code_digest(), settings_digest(said), word.identity) == ""
+
+
+def test_standard_output_holds_the_command_alone(key):
+    words = ["sign", "digits_demo", "runtime.run_name=first", "--key", str(key)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and done.stdout.count("\n") == 1
+    assert done.stdout.startswith("flwr run . ") and done.stderr.startswith("signed   run first")
 
 
 def test_each_word_is_another_runs_but_where_one_goes_on(key):

@@ -1,0 +1,170 @@
+"""The paper's tables over a frozen encoder, from docs/results: a page and a picture, in seconds.
+
+    python -m bench.paper_table
+
+A page has a table for each setting that was run, beside what the paper prints.
+"""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import yaml
+from matplotlib.figure import Figure
+
+from bench.command import carry_out
+from fedapp.core.disk import write_atomic
+from fedapp.reports.comparison.figures import WIDTH_ONE, png, styled
+from fedapp.reports.comparison.paper import (
+    BEST,
+    FEDSIAM,
+    FLEXPROTO,
+    OTHERS,
+    PAPER,
+    read_printed,
+)
+from fedapp.reports.comparison.style import looks
+
+STUDY = Path(__file__).parents[1] / "docs/results/encoder_table1"
+SHOWN = "alpha=0.5"
+"""The setting of the picture: the one for which rates were tuned."""
+FORM_ALONE = "closed form alone"
+"""The row of `one_round` before any exchange: each site's own images only."""
+SEARCHES, BUT = "um_pfssl", "um_pfssl_no_search"
+"""How the names of methods begin that search helpers by uncertainty, and the one that does not."""
+COLUMNS = {
+    "by validation": "selected_test_accuracy",
+    "last": "final_test_accuracy",
+    "best": "best_test_accuracy",
+    "worst tenth": "selected_worst_decile",
+}
+PUBLISHED = {**OTHERS[FLEXPROTO], **OTHERS[FEDSIAM]}
+"""Names of methods that have none in a comparison's figures."""
+RED, BLUE, BLACK = "#c44e52", "#4c72b0", "#333333"
+"""Methods that search helpers by uncertainty, sites alone, and all others."""
+RATE = "training.learning_rate"
+
+Row = dict[str, Any]
+
+
+def grid_of(study: Path) -> dict[str, Any]:
+    """Return the study's grid, with the tuned rates."""
+    found: dict[str, Any] = yaml.safe_load((study / f"{study.name}.yaml").read_text("utf-8"))
+    return found
+
+
+def rows(study: Path, setting: str) -> list[Row]:
+    """Return each method's accuracies in %, means over seeds, the best by validation first."""
+    grid = grid_of(study)
+    wanted = grid["settings"][setting]["paper"]
+    theirs = {
+        one.method: float(one.value)
+        for one in read_printed()
+        if (one.paper, one.table, one.dataset, one.setting, one.metric)
+        == (PAPER, wanted["table"], wanted["dataset"], setting, BEST)
+    }
+    with (study / "results.csv").open(encoding="utf-8", newline="") as file:
+        runs = [row for row in csv.DictReader(file) if row["setting"] == setting]
+    found = []
+    names = looks(list(dict.fromkeys(row["method"] for row in runs)))
+    for method, look in names.items():
+        own = [row for row in runs if row["method"] == method]
+        found.append({
+            "method": look.label if look.label != method else PUBLISHED.get(method, method),
+            **{name: _mean(own, column) for name, column in COLUMNS.items()},
+            "printed": theirs.get(look.label),
+            "rate": grid["methods"][method].get(RATE),
+            "seeds": len(own),
+            "searches": method.startswith(SEARCHES) and method != BUT,
+            "alone": method == "local_only",
+        })  # fmt: skip
+        if method == "one_round":
+            lone = _mean(own, "alone_selected_test_accuracy")
+            found.append(
+                {**found[-1], **dict.fromkeys(COLUMNS, lone), "method": FORM_ALONE, "alone": True}
+            )
+            found[-1]["worst tenth"] = None
+    return sorted(found, key=lambda row: -row["by validation"])
+
+
+def _mean(runs: list[Row], column: str) -> float | None:
+    """Return the mean in %; None where a run has no number, as one model's answer for all sites."""
+    return None if "" in (v := [run[column] for run in runs]) else 100 * mean(map(float, v))
+
+
+def table(found: list[Row]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    names = [*COLUMNS, "printed, best", "rate"]
+    yield f"| method | {' | '.join(names)} |"
+    yield f"| --- |{' ---: |' * len(names)}"
+    for row in found:
+        values = [row[name] for name in (*COLUMNS, "printed")]
+        cells = ["" if value is None else f"{value:.1f}" for value in values]
+        yield f"| {row['method']} | {' | '.join(cells)} | {row['rate'] or ''} |"
+
+
+@styled
+def picture(found: list[Row]) -> Figure:
+    """Draw each method: the round that validation chose (dot), the last (line), printed (ring)."""
+    figure = Figure(figsize=(WIDTH_ONE, 0.22 * len(found) + 1))
+    axes = figure.subplots()
+    for place, row in enumerate(reversed(found)):
+        colour = RED if row["searches"] else BLUE if row["alone"] else BLACK
+        chosen = row["by validation"]
+        axes.plot([row["last"], chosen], [place] * 2, color=colour, lw=2, alpha=0.4)
+        axes.plot(chosen, place, "o", color=colour, ms=5)
+        axes.annotate(f"{chosen:.1f}", (chosen + 0.8, place), va="center", size=7)
+        if row["printed"] is not None:
+            axes.plot(row["printed"], place, "o", mfc="none", color=colour, ms=5)
+    axes.set_yticks(range(len(found)), [row["method"] for row in reversed(found)], fontsize=7)
+    least = min(row["printed"] or row["last"] for row in found)
+    axes.set(xlim=(least - 3, 97), ylim=(-1, len(found)))
+    figure.supxlabel(
+        "accuracy, %: by validation (dot), last round (line's end), printed (ring);\n"
+        "red: search helpers; blue: sites alone",
+        size=8,
+    )
+    return figure
+
+
+def page(study: Path) -> Iterator[str]:
+    """Yield the lines of the page: a table for each setting that was run."""
+    settings = grid_of(study)["settings"]
+    paper = settings[SHOWN]["paper"]
+    yield f"# Table {paper['table']} over a frozen encoder"
+    yield ""
+    yield (
+        f"{paper['dataset']}, all images, 100 sites, 200 rounds with a tenth of the sites in each; "
+        "heads over `lite0` at 96 pixels. Accuracy on the sites' own test images, mean over sites, "
+        "%: at the round that validation chooses, at the last, at the best of all (as the paper "
+        "scores); and of the worst tenth of the sites. Printed: with the paper's own network. "
+        "Rate: the best of four on another seed, 50 rounds, alpha 0.5."
+    )
+    yield ""
+    yield (
+        f"`fedapp compare {study.name} rounds.num_rounds=50 --tune`, then [its grid]({study.name}"
+        ".yaml), which has 200 rounds. [Results](../../RESULTS.md) says what was found. "
+        "`python -m bench.paper_table` writes this page from [the numbers](results.csv)."
+    )
+    for setting in settings:
+        if found := rows(study, setting):
+            seeds = min(row["seeds"] for row in found)
+            yield from ("", f"## {setting}", "", f"{len(found)} rows, seeds of each: {seeds}.", "")
+            yield from table(found)
+            if setting == SHOWN:
+                yield from ("", f"![Each method, and as printed]({study.name}.png)")
+
+
+def main() -> None:
+    """Write the page and the picture; print where."""
+    lines = "\n".join(page(STUDY)) + "\n"
+    write_atomic(STUDY / "tables.md", lines.encode(), durable=False)
+    drawn = png(picture(rows(STUDY, SHOWN)))
+    write_atomic(STUDY / f"{STUDY.name}.png", drawn, durable=False)
+    print(STUDY / "tables.md")
+
+
+if __name__ == "__main__":
+    carry_out(main)

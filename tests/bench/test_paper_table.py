@@ -1,0 +1,37 @@
+"""The page of the paper's table says what docs/results say."""
+
+import csv
+
+import pytest
+
+from bench.paper_table import FORM_ALONE, SHOWN, STUDY, page, picture, rows
+from fedapp.reports.comparison.figures import png
+
+
+def test_the_page_is_made_from_the_numbers():
+    assert (STUDY / "tables.md").read_text(encoding="utf-8") == "\n".join(page(STUDY)) + "\n"
+
+
+def test_rows_are_of_the_runs_with_the_papers_number_and_the_closed_form_alone():
+    """By hand: UM-pFSSL's Table I prints 79.00 for alpha = 0.5."""
+    found = {row["method"]: row for row in rows(STUDY, SHOWN)}
+    with (STUDY / "results.csv").open(encoding="utf-8", newline="") as file:
+        runs = [row for row in csv.DictReader(file) if row["setting"] == SHOWN]
+    own = [row for row in runs if row["method"] == "one_round"]
+    assert len(found) == len({row["method"] for row in runs}) + 1
+    theirs = found["UM-pFSSL"]
+    assert theirs["printed"] == 79.0 and theirs["searches"] and theirs["rate"] == 0.003
+    lone = sum(100 * float(row["alone_selected_test_accuracy"]) for row in own) / len(own)
+    assert found[FORM_ALONE]["by validation"] == pytest.approx(lone)
+    assert found["FedAvg (labelled)"]["worst tenth"] is None  # one model's answer for all sites
+    assert not found["UM-pFSSL no search"]["searches"]
+    assert next(iter(found)) == max(found, key=lambda name: found[name]["by validation"])
+
+
+def test_the_picture_has_a_dot_for_each_row():
+    found = rows(STUDY, SHOWN)
+    axes = picture(found).axes[0]
+    dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 1]
+    rings = [row for row in found if row["printed"] is not None]
+    assert len(dots) == len(found) + len(rings)
+    assert (STUDY / "encoder_table1.png").read_bytes()[:4] == png(picture(found))[:4]
