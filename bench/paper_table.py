@@ -9,6 +9,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
+from textwrap import wrap
 from typing import Any
 
 import yaml
@@ -28,6 +29,7 @@ from fedapp.reports.comparison.paper import (
 from fedapp.reports.comparison.style import looks
 
 STUDY = Path(__file__).parents[1] / "docs/results/encoder_table1"
+PAGE = "table.md"
 SHOWN = "alpha=0.5"
 """The setting of the picture: the one for which rates were tuned."""
 FORM_ALONE = "closed form alone"
@@ -135,18 +137,20 @@ def page(study: Path) -> Iterator[str]:
     paper = settings[SHOWN]["paper"]
     yield f"# Table {paper['table']} over a frozen encoder"
     yield ""
-    yield (
+    yield from wrap(
         f"{paper['dataset']}, all images, 100 sites, 200 rounds with a tenth of the sites in each; "
         "heads over `lite0` at 96 pixels. Accuracy on the sites' own test images, mean over sites, "
         "%: at the round that validation chooses, at the last, at the best of all (as the paper "
         "scores); and of the worst tenth of the sites. Printed: with the paper's own network. "
-        "Rate: the best of four on another seed, 50 rounds, alpha 0.5."
+        "Rate: the best of four on another seed, 50 rounds, alpha 0.5.",
+        120,
     )
     yield ""
-    yield (
+    yield from wrap(
         f"`fedapp compare {study.name} rounds.num_rounds=50 --tune`, then [its grid]({study.name}"
         ".yaml), which has 200 rounds. [Results](../../RESULTS.md) says what was found. "
-        "`python -m bench.paper_table` writes this page from [the numbers](results.csv)."
+        "`python -m bench.paper_table` writes this page from [the numbers](results.csv).",
+        120,
     )
     for setting in settings:
         if found := rows(study, setting):
@@ -160,10 +164,10 @@ def page(study: Path) -> Iterator[str]:
 def main() -> None:
     """Write the page and the picture; print where."""
     lines = "\n".join(page(STUDY)) + "\n"
-    write_atomic(STUDY / "tables.md", lines.encode(), durable=False)
+    write_atomic(STUDY / PAGE, lines.encode(), durable=False)
     drawn = png(picture(rows(STUDY, SHOWN)))
     write_atomic(STUDY / f"{STUDY.name}.png", drawn, durable=False)
-    print(STUDY / "tables.md")
+    print(STUDY / PAGE)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ import csv
 
 import pytest
 
-from bench.paper_table import FORM_ALONE, SHOWN, STUDY, page, picture, rows
+from bench.paper_table import FORM_ALONE, PAGE, SHOWN, STUDY, page, picture, rows
 from fedapp.reports.comparison.figures import png
 
 
 def test_the_page_is_made_from_the_numbers():
-    assert (STUDY / "tables.md").read_text(encoding="utf-8") == "\n".join(page(STUDY)) + "\n"
+    assert (STUDY / PAGE).read_text(encoding="utf-8") == "\n".join(page(STUDY)) + "\n"
 
 
 def test_rows_are_of_the_runs_with_the_papers_number_and_the_closed_form_alone():
