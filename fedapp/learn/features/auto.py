@@ -1,7 +1,8 @@
 """The feature map that suits the inputs.
 
 Grey images get histograms of gradients; images in colour get these and learned filters; other
-inputs get their own numbers. docs/research/features.md says what each is worth.
+inputs get their own numbers. docs/research/features.md says what each is worth. Where the network
+has pretrained weights, its own features take this place when a preset is read (`suited_to`).
 """
 
 from typing import ClassVar

@@ -32,9 +32,9 @@ from fedapp.methods.incompatibilities import Conditions
 FROZEN = "network"
 """The name of the features of a frozen network."""
 NO_FEATURES: Final = "none"
+"""In place of a name: there is no closed form."""
 SAME_ALONE: Final = "the same closed form"
 """What the model is that a site makes alone (`Method.lone_model`)."""
-"""In place of a name: there is no closed form."""
 
 
 def _known(name: str) -> str:
