@@ -54,11 +54,11 @@ def code_lines(text: str) -> int:
 
 ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/*": (60, 3),
-    "fedapp/core": (1_555, 18),
+    "fedapp/core": (1_558, 18),
     "fedapp/privacy": (270, 4),
     "fedapp/protocol": (1_405, 17),
     "fedapp/data": (3_851, 33),
-    "fedapp/evaluation": (865, 8),
+    "fedapp/evaluation": (861, 8),
     "fedapp/learn": (2_900, 40),
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (6_145, 66),
@@ -66,15 +66,15 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/models": (1_222, 10),
     "fedapp/site": (2_635, 17),
     "fedapp/server": (2_352, 15),
-    "fedapp/reports": (4_630, 24),
+    "fedapp/reports": (4_620, 24),
     "fedapp/simulation": (611, 8),
-    "fedapp/tools": (5_475, 46),
+    "fedapp/tools": (5_487, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (715, 8),
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_590, 35),
-    "tests": (50_350, 408),
+    "tests": (50_375, 408),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

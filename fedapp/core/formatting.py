@@ -1,8 +1,8 @@
-"""Numbers as text for people, with a dash for an unknown number (None); and rows as CSV text."""
+"""Numbers and names as text for people, an unknown number (None) as a dash; rows as CSV text."""
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def percent(share: float | None) -> str:
@@ -38,6 +38,12 @@ def size(number: float | None) -> str:
         number /= 1000
         units.pop(0)
     return f"{number:.1f} {units[0]}"
+
+
+def first_names(names: Sequence[str], most: int = 8) -> str:
+    """Return the first names of a list, and how many more there are: "a, b and 3 more"."""
+    more = f" and {count(len(names) - most)} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:

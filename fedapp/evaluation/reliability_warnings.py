@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency
 
-from fedapp.core.formatting import counted, percent
+from fedapp.core.formatting import counted, first_names, percent
 from fedapp.evaluation.classification_metrics import MIN_CLASS_IMAGES
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.evaluation.model_selection import USED, Candidate
@@ -153,11 +153,11 @@ def cautions(
     lacking = [name for name, n in zip(classes, known, strict=False) if not n]
     if learned is None:
         never = f"{each} occurs among the labelled validation and test images."
-        missed = f"Never seen among labelled validation and test images: {_first(lacking)}."
+        missed = f"Never seen among labelled validation and test images: {first_names(lacking)}."
     else:
         never = "Each class has labelled training images at this site."
         others = " What the model knows of them, if anything, is from other sites." * (not alone)
-        missed = f"Never seen by this site in training: {_first(lacking)}.{others}"
+        missed = f"Never seen by this site in training: {first_names(lacking)}.{others}"
         if not any(learned):
             missed = "No training image of this site has a label: all it knows is from other sites."
     never = missed if lacking else never
@@ -168,7 +168,7 @@ def cautions(
     first = [] if finds else _one_answer(np.asarray(found.confusion, dtype=np.int64), classes)
     tested = f"{each} has at least {MIN_CLASS_IMAGES} test images."
     if few:
-        which = _first(few) if len(few) < len(classes) else "all classes"
+        which = first_names(few) if len(few) < len(classes) else "all classes"
         tested = f"Fewer than {MIN_CLASS_IMAGES} test images, so it cannot be said how well it is "
         tested += f"found: {which}."
     if found.samples < MIN_TEST_IMAGES:
@@ -178,10 +178,6 @@ def cautions(
     right = f"{percent(found.accuracy)} % of {found.samples} test images"
     fine = f"Its probabilities: it says {says} % on average, and is right on {right}; the "
     return [*first, never, tested, *(_uncalibrated(found) or [f"{fine}difference may be chance."])]
-
-
-def _first(names: Sequence[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 
 def shift_warnings(tested: Sequence[int], now: Sequence[int], classes: Sequence[str]) -> list[str]:

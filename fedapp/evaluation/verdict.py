@@ -52,7 +52,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from scipy.special import bdtr
 
-from fedapp.core.formatting import counted
+from fedapp.core.formatting import counted, first_names
 from fedapp.core.settings import CLOSED
 from fedapp.evaluation.classification_metrics import METRIC_NAMES, Metric
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, Z95
@@ -348,7 +348,7 @@ def joining_lines(
         named[one.verdict.outcome].append(one.name)
     for outcome, words in _NAMED.items() if compared else ():
         names = named[outcome]
-        who = f" ({_first(names)})" * bool(names)
+        who = f" ({first_names(names)})" * bool(names)
         lines.append(f"{words} {len(names)} of {counted(len(compared), 'sites')}{who}.")
     without = [
         f"{one.name} is right on {one.right[0]} of {one.right[1]} together"
@@ -356,12 +356,12 @@ def joining_lines(
         if one.verdict.pairs is None and not one.labelled and one.right is not None
     ]
     if without and compared:
-        lines.append(f"No labels to learn from alone, nothing to compare: {_first(without)}.")
+        lines.append(f"No labels to learn from alone, nothing to compare: {first_names(without)}.")
     if warned := [f"{site.name}: {site.one_answer!r}" for site in sites if site.one_answer]:
         measured = sum(site.right is not None for site in sites)
         lines.append(
             f"Do not use to decide: {len(warned)} of {counted(measured, 'sites')} "
-            f"({_first(warned)}): nearly all answers are one class, and "
+            f"({first_names(warned)}): nearly all answers are one class, and "
             "one answer for all would be right at least as often."
         )
     return lines
@@ -386,7 +386,3 @@ _NAMED: Final[Mapping[Outcome, str]] = {
     "harmed": "Lost beyond chance:",
     "unknown": "Cannot be told:",
 }
-
-
-def _first(names: Sequence[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedapp.core.formatting import counted, percent
+from fedapp.core.formatting import counted, first_names, percent
 from fedapp.evaluation.confidence_intervals import wilson
 from fedapp.evaluation.verdict import NOT_COMPARED, Outcome, joining_lines
 from fedapp.learn.metrics import SHARES_OF_LABELS
@@ -235,7 +235,7 @@ def before_and_after(run: RunRecord) -> Block:
             title, _ABOUT_PAIRS, missing="No site has test images that were measured twice."
         )
     untested = [site.name for site in run.sites if not site.standing.facts.test]
-    lines = [f"Without test images, not shown: {_first_names(untested)}."] if untested else []
+    lines = [f"Without test images, not shown: {first_names(untested, 12)}."] if untested else []
     common = [COMMON_START] if warm_up_is_common(run) else []
     return Block(title, _ABOUT_PAIRS, figures, lines=[*common, *lines])
 
@@ -363,8 +363,3 @@ def _joining_cells(site: SiteRecord, word: str) -> list[str]:
 def _change_in_images(site: SiteRecord) -> int:
     before, after = site.after_warm_up, site.latest()
     return after.right - before.right if before and after else 0
-
-
-def _first_names(names: Sequence[str], most: int = 12) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from textwrap import wrap
 
-from fedapp.core.formatting import counted, duration, percent, size
+from fedapp.core.formatting import counted, duration, first_names, percent, size
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES, wilson
 from fedapp.evaluation.verdict import Pairs, SiteJoining, Verdict, joining_lines, verdict_of
 from fedapp.experiment.run_folder import Row, runs_root
@@ -259,12 +259,12 @@ def _kept_models(summary: Row, per_site: Sequence[Row]) -> list[str]:
     lines = [f"Kept for use        {percent(found['mean'])} % right, the sites' mean"]
     if found["told"]:
         alone = [_short_name(row) for row in per_site if str(row["site"]) in found["alone"]]
-        names = f": {_first_names(alone)}, what they trained alone" if alone else ""
+        names = f": {first_names(alone, MOST_NAMED)}, what they trained alone" if alone else ""
         told = f"{_ratio(len(alone), found['told'])} sites, chosen on validation images{names}"
         kept = [row for row in per_site if str(row["site"]) not in found["alone"]]
         # Validation images choose, and test images say who lost: the two may disagree.
         harmed = [_short_name(row) for row in kept if site_joining(row).verdict.outcome == "harmed"]
-        despite = f"; lost on test images: {_first_names(harmed)}" if harmed else ""
+        despite = f"; lost on test images: {first_names(harmed, MOST_NAMED)}" if harmed else ""
         lines.append(f"Keep their own      {told}{despite}")
     return lines
 
@@ -361,7 +361,8 @@ def _untested_sites(summary: Row, per_site: Sequence[Row]) -> list[str]:
     sites = summary.get("sites_without_test_images")
     if sites is None:
         sites = [row["site"] for row in per_site if row.get("test") == 0]
-    return [f"No test images      sites {_first_names(list(map(str, sites)))}"] if sites else []
+    named = first_names([str(site) for site in sites], MOST_NAMED)
+    return [f"No test images      sites {named}"] if sites else []
 
 
 def _caveats_of_sites(per_site: Sequence[Row]) -> list[str]:
@@ -375,13 +376,13 @@ def _caveats_of_sites(per_site: Sequence[Row]) -> list[str]:
             f"{_short_name(row)} ({row['test']})" for row in rows if row["test"] < MIN_TEST_IMAGES
         ]:
             under = f"under {MIN_TEST_IMAGES}, mostly chance"
-            lines.append(f"Few test images     sites {_first_names(few)}: {under}")
+            lines.append(f"Few test images     sites {first_names(few, MOST_NAMED)}: {under}")
         lacking = [(row, n) for row in rows if (n := _untested_classes(row))]
         if partial := [f"{_short_name(row)}: {n} of {row['classes']}" for row, n in lacking]:
-            lines.append(f"Classes untested    at sites {_first_names(partial)}")
+            lines.append(f"Classes untested    at sites {first_names(partial, MOST_NAMED)}")
     if skipped:
-        named = _first_names([f"{row['site']} ({row['rounds_skipped']})" for row in skipped])
-        lines.append(f"Skipped (rounds)    sites {named}")
+        named = [f"{row['site']} ({row['rounds_skipped']})" for row in skipped]
+        lines.append(f"Skipped (rounds)    sites {first_names(named, MOST_NAMED)}")
     return lines
 
 
@@ -409,12 +410,6 @@ def site_name(row: Row) -> str:
 def _short_name(row: Row) -> str:
     """Return a site's name, else its bare number."""
     return str(row.get("name") or row["site"])
-
-
-def _first_names(names: Sequence[str]) -> str:
-    """Return the first names of a list, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def run_name(run: Path) -> str:

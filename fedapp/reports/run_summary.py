@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from fedapp.core.errors import ConfigError, FedAppError
-from fedapp.core.formatting import count, counted, duration, percent, size
+from fedapp.core.formatting import count, counted, duration, first_names, percent, size
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.reliability_warnings import warnings_about
 from fedapp.evaluation.verdict import NOTHING_TOLD
@@ -321,9 +321,7 @@ def _of_sites(run: RunRecord) -> list[str]:
         ),
     ):  # fmt: skip
         if names:
-            shown = ", ".join(names[:12])
-            more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-            found.append(f"{label}: {shown}{more}.")
+            found.append(f"{label}: {first_names(names, 12)}.")
     return found
 
 

@@ -1,6 +1,6 @@
 """Numbers as a person reads them."""
 
-from fedapp.core.formatting import count, counted, duration, percent, points, size
+from fedapp.core.formatting import count, counted, duration, first_names, percent, points, size
 
 
 def test_figures() -> None:
@@ -32,3 +32,10 @@ def test_one_of_a_thing_is_singular() -> None:
     shown = [counted(n, what) for what in ("sites", "processes") for n in (0, 1, 2)]
     assert shown == ["0 sites", "1 site", "2 sites", "0 processes", "1 process", "2 processes"]
     assert [counted(1, "classes"), counted(20_000, "images")] == ["1 class", "20,000 images"]
+
+
+def test_first_names() -> None:
+    letters = list("abcdefghij")
+    assert first_names([]) == "" and first_names(letters[:2], 2) == "a, b"
+    assert first_names(letters[:3], 2) == "a, b and 1 more"
+    assert first_names(letters) == "a, b, c, d, e, f, g, h and 2 more"

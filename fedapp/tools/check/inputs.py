@@ -12,6 +12,7 @@ from rich.progress import track
 from torch import Tensor
 
 from fedapp.core.errors import ImageError
+from fedapp.core.formatting import first_names
 from fedapp.core.optional_dependencies import NotInstalled
 from fedapp.core.settings import OWN_WINDOW, DataSettings, window_ends
 from fedapp.data.folder import read_stored, rendered
@@ -41,6 +42,11 @@ MOST_SCALE = 10.0
 """Largest factor between a site's standard deviation and the agreed one."""
 MOST_RATIO = 1000.0
 """Largest factor between the scales of columns. Beyond it a network ignores the smaller one."""
+LEAST_GAP = 1.25
+"""From how many standard deviations beyond its column's other values on a value is a code."""
+LEAST_ROWS, FEW_KINDS = 3, 10
+"""In how many rows a code stands at least; from how many different other values on a standard
+deviation says how far they are spread. Of fewer the range does: a code is twice as far away."""
 
 
 @dataclass(frozen=True)
@@ -289,6 +295,10 @@ def _odd(
     numbers: Tensor, mean: float, std: float, settings: DataSettings | None
 ) -> Iterator[Remark]:
     """Yield columns that a network would learn little from, and scales unlike the agreed one."""
+    if apart := [*_codes(numbers)]:
+        what = f"a code for a missing number? {first_names(apart)} (f0 is the first column)"
+        remedy = "far from all others there: if it is one, fill gaps by rules that all sites share"
+        yield note(what, remedy)
     columns = numbers.std(0, correction=0)
     moving = columns[columns > 0]
     if len(moving) and moving.max() > MOST_RATIO * moving.min():
@@ -296,7 +306,8 @@ def _odd(
         remedy = "the largest outweigh all others; agree on a scale of each, and divide by it"
         yield note(what, remedy)
     if len(moving) < len(columns):
-        what = f"{len(columns) - len(moving)} columns have one value in all rows"
+        still = [f"f{column}" for column in (columns == 0).nonzero()[:, 0].tolist()]
+        what = f"one value in all rows: {first_names(still)}"
         yield note(what, "they say nothing here; the other sites' may")
     if settings is None:
         return
@@ -305,3 +316,22 @@ def _odd(
         what = f"agreed are data.mean = {settings.mean:g} and data.std = {settings.std:g}"
         remedy = f"your numbers have {mean:.3g} and {std:.3g}; have both settings changed for all"
         yield note(what, remedy)
+
+
+def _codes(numbers: Tensor) -> Iterator[str]:
+    """Yield what may be codes, such as "-9 in f3": values at an end of a column, far from the rest.
+
+    numbers: float64 [n, D]; its columns are f0, f1, ..., as in a Parquet file.
+    """
+    for column, values in enumerate(numbers.T):
+        for codes, sign in ((1, 1), (1, -1), (2, 1), (2, -1)):
+            ends, rows = (sign * values).unique(return_counts=True)
+            rest = ends[codes:]
+            if len(rest) < 2 or rows[:codes].min() < LEAST_ROWS:
+                continue
+            spread = values[sign * values >= rest[0]].std(correction=0)
+            least = LEAST_GAP * spread if len(rest) >= FEW_KINDS else 2 * (rest[-1] - rest[0])
+            if rest[0] - ends[codes - 1] > least:
+                found = " and ".join(f"{sign * float(code):g}" for code in ends[:codes])
+                yield f"{found} in f{column}"
+                break

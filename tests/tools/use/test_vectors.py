@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from sklearn.datasets import load_breast_cancer
 
 from fedapp.core.errors import FedAppError
 from fedapp.core.settings import DataSettings
@@ -16,6 +17,7 @@ from fedapp.data.own import OwnSites, simulated_places
 from fedapp.models.model import load_model
 from fedapp.server.finished_run import finished_run
 from fedapp.tools.check.check import Options, check
+from fedapp.tools.check.inputs import _codes
 from fedapp.tools.site_models import checked_models
 from tests.flower.results import loopback, results
 from tests.own import image
@@ -71,10 +73,53 @@ def test_a_site_checks_its_vectors(tmp_path):
     code, text = said(tmp_path / "north")
     assert code == 0 and "no fault: this site can join" in text
     assert f"{SIZE} numbers each, mean 0.3" in text and "standard deviation 0.3" in text
-    assert "columns have one value in all rows" in text and "kinds" not in text
+    assert "one value in all rows: f0" in text and "kinds" not in text
     write(tmp_path / "north", **{**arrays(1), "encoder": np.array("another")})
     code, text = said(tmp_path / "north")
     assert code == 1 and f"encoder 'another', must be {ENCODER!r}" in text
+
+
+def test_a_code_for_a_missing_number_is_noted(tmp_path):
+    random = np.random.default_rng(0)
+    usual = {
+        "age": random.normal(54, 9, 120).round(),
+        "chol": random.normal(240, 50, 120).round(),
+        "slope": random.integers(1, 4, 120),
+        "ill": random.integers(0, 2, 120),
+        "drinks": random.poisson(4, 120),
+    }
+    rows = np.stack(list(usual.values()), 1)
+    assert not [*_codes(torch.tensor(rows))]
+    rows[:9, 1], rows[9:12, 1], rows[:3, 2], rows[:2, 3], rows[5:9, 4] = -9, 0, -9, -9, 999
+    found = [*_codes(torch.tensor(rows))]
+    assert found == ["-9 and 0 in f1", "-9 in f2", "999 in f4"]  # two rows of f3 are too few
+    padded = np.pad(rows.astype(np.float32), ((0, 0), (0, SIZE - rows.shape[1])))
+    given = {"ids": np.arange(120), "vectors": padded, "encoder": np.array(ENCODER)}
+    given["labels"] = np.array(CLASSES)[np.arange(120) % len(CLASSES)]
+    write(tmp_path / "north", **given)
+    code, text = said(tmp_path / "north")
+    assert code == 0 and f"a code for a missing number? {', '.join(found)} (f0 is" in text
+    assert "one value in all rows: f5, f6" in text and f"and {SIZE - 5 - 8} more" in text
+
+
+def test_usual_columns_hold_a_code_by_chance_once_in_a_thousand():
+    # Each is drawn a thousand times, by a fixed seed: rarely chance puts three values far away.
+    random = np.random.default_rng(0)
+    normal = random.normal(size=(120, 1000))
+    drawn = {
+        "normal": normal,
+        "half normal": np.maximum(normal, 0),
+        "three kinds": random.integers(0, 3, (120, 1000)),
+        "yes or no": random.random((120, 1000)) < 0.3,
+        "grey": random.integers(0, 256, (120, 1000)),
+        "counts": random.poisson(1, (120, 1000)),
+        "more counts": random.poisson(8, (120, 1000)),
+        "days": random.exponential(5, (120, 1000)).round(),
+        "long tails": random.standard_t(2, (120, 1000)).round(1),
+    }
+    for name, values in drawn.items():
+        assert len([*_codes(torch.tensor(values).double())]) <= 1, name
+    assert not [*_codes(torch.tensor(load_breast_cancer().data))]
 
 
 def test_a_site_without_an_agreement_is_told_what_its_vectors_are(tmp_path):
