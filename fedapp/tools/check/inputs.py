@@ -46,7 +46,8 @@ LEAST_GAP = 1.25
 """From how many standard deviations beyond its column's other values on a value is a code."""
 LEAST_ROWS, FEW_KINDS = 3, 10
 """In how many rows a code stands at least; from how many different other values on a standard
-deviation says how far they are spread. Of fewer the range does: a code is twice as far away."""
+deviation says how far they are spread. Of fewer the range does: a code is twice as far away, and
+each of them stands in as many rows."""
 
 
 @dataclass(frozen=True)
@@ -326,11 +327,11 @@ def _codes(numbers: Tensor) -> Iterator[str]:
     for column, values in enumerate(numbers.T):
         for codes, sign in ((1, 1), (1, -1), (2, 1), (2, -1)):
             ends, rows = (sign * values).unique(return_counts=True)
-            rest = ends[codes:]
-            if len(rest) < 2 or rows[:codes].min() < LEAST_ROWS:
+            rest, few = ends[codes:], len(ends) - codes < FEW_KINDS
+            if len(rest) < 2 or rows[: None if few else codes].min() < LEAST_ROWS:
                 continue
             spread = values[sign * values >= rest[0]].std(correction=0)
-            least = LEAST_GAP * spread if len(rest) >= FEW_KINDS else 2 * (rest[-1] - rest[0])
+            least = 2 * (rest[-1] - rest[0]) if few else LEAST_GAP * spread
             if rest[0] - ends[codes - 1] > least:
                 found = " and ".join(f"{sign * float(code):g}" for code in ends[:codes])
                 yield f"{found} in f{column}"
