@@ -90,15 +90,16 @@ def site_mix(counts: Tensor, answers: Tensor, prior: Tensor) -> Tensor:
 def same_class_pair_sums(counts: Tensor) -> tuple[float, float, float, float, float]:
     """Return what one site adds to the sums from which `mean_mix_of_sums` is computed.
 
-    counts: [C], labelled images of each class at the site. With b the number of labelled images (0
-        where there is only one), and a = b times the probability that two of them, drawn without
-        replacement, are of one class, the result is (b, a, b^2, a^2, a b).
+    counts: [C], labelled images of each class at the site. With b the number of labelled images, in
+        thousands (0 where there is only one), and a = b times the probability that two of them,
+        drawn without replacement, are of one class, the result is (b, a, b^2, a^2, a b).
     """
     known = counts.double()
-    b = float(known.sum())
-    if b < 2:
+    images = float(known.sum())
+    if images < 2:
         return 0.0, 0.0, 0.0, 0.0, 0.0
-    a = float((known * (known - 1)).sum()) / (b - 1)
+    b = images / 1000  # so that the squares of a million images fit in a masked sum
+    a = b * float((known * (known - 1)).sum()) / (images * (images - 1))
     return b, a, b * b, a * a, a * b
 
 

@@ -17,6 +17,7 @@ from fedapp.learn.metrics import CALIBRATION_BINS, evaluation
 from fedapp.methods._summed import EVALUATIONS, Contribution, Layout, answer_accuracy
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.protocol.messages import EVALUATE, MODEL, ModelRef, Task
+from fedapp.protocol.secure_aggregation.fixed_point import from_words, to_words
 
 FLOATS = {"w": ((2,), torch.float32), "n": ((), torch.int64)}
 SUMS = {"counts": ((2,), torch.int64), "total": ((1,), torch.float32)}
@@ -130,9 +131,21 @@ def test_every_block_has_its_place() -> None:
 
 def test_how_alike_mixes_are_by_hand() -> None:
     # Of 4 images 3 are of one class: of 6 pairs 3 are alike, 3/6 times 4 images.
-    assert same_class_pair_sums(torch.tensor([3, 1])) == (4.0, 2.0, 16.0, 4.0, 8.0)
+    found = [10**3 * x for x in same_class_pair_sums(torch.tensor([3, 1]))[:2]]
+    squares = [10**6 * x for x in same_class_pair_sums(torch.tensor([3, 1]))[2:]]
+    assert [*found, *squares] == pytest.approx([4.0, 2.0, 16.0, 4.0, 8.0])
     assert same_class_pair_sums(torch.tensor([1, 0])) == (0.0,) * 5
     assert same_class_pair_sums(torch.tensor([0, 0])) == (0.0,) * 5
+
+
+def test_a_million_labels_of_each_site_fit_a_masked_sum() -> None:
+    sites, counts = 100, torch.tensor([900_000, 100_000])
+    one = np.array(same_class_pair_sums(counts))
+    words = to_words(one, sites)
+    total = from_words(np.stack([words] * sites).sum(0, dtype=np.uint64), sites)
+    assert total == pytest.approx(sites * one)
+    alike = torch.stack([counts] * sites)
+    assert mean_mix_of_sums(alike.sum(0), total.tolist()).tolist() == of_sums(alike).tolist()
 
 
 def of_sums(counts: torch.Tensor) -> torch.Tensor:
