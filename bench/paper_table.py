@@ -107,6 +107,22 @@ def table(found: list[Row]) -> Iterator[str]:
         yield f"| {row['method']} | {' | '.join(cells)} | {row['rate'] or ''} |"
 
 
+def overview(found: dict[str, list[Row]]) -> Iterator[str]:
+    """Yield the lines of a table of all settings: by validation, and in brackets as printed.
+
+    found: by setting, as of `rows`; the order is that of the first.
+    """
+    yield f"| method | {' | '.join(found)} |"
+    yield f"| --- |{' ---: |' * len(found)}"
+    for method in dict.fromkeys(row["method"] for each in found.values() for row in each):
+        cells = []
+        for each in found.values():
+            row = next((row for row in each if row["method"] == method), None)
+            printed = f" ({row['printed']:.1f})" if row and row["printed"] is not None else ""
+            cells.append(f"{row['by validation']:.1f}{printed}" if row else "")
+        yield f"| {method} | {' | '.join(cells)} |"
+
+
 @styled
 def picture(found: list[Row]) -> Figure:
     """Draw each method: the round that validation chose (dot), the last (line), printed (ring)."""
@@ -152,13 +168,15 @@ def page(study: Path) -> Iterator[str]:
         "`python -m bench.paper_table` writes this page from [the numbers](results.csv).",
         120,
     )
-    for setting in settings:
-        if found := rows(study, setting):
-            seeds = min(row["seeds"] for row in found)
-            yield from ("", f"## {setting}", "", f"{len(found)} rows, seeds of each: {seeds}.", "")
-            yield from table(found)
-            if setting == SHOWN:
-                yield from ("", f"![Each method, and as printed]({study.name}.png)")
+    every = {setting: found for setting in settings if (found := rows(study, setting))}
+    if len(every) > 1:
+        yield from ("", "## By validation (as printed)", "", *overview(every))
+    for setting, found in every.items():
+        seeds = min(row["seeds"] for row in found)
+        yield from ("", f"## {setting}", "", f"{len(found)} rows, seeds of each: {seeds}.", "")
+        yield from table(found)
+        if setting == SHOWN:
+            yield from ("", f"![Each method, and as printed]({study.name}.png)")
 
 
 def main() -> None:

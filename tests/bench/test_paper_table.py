@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from bench.paper_table import FORM_ALONE, PAGE, SHOWN, STUDY, page, picture, rows
+from bench.paper_table import FORM_ALONE, PAGE, SHOWN, STUDY, overview, page, picture, rows
 
 
 def test_the_page_is_made_from_the_numbers():
@@ -25,6 +25,20 @@ def test_rows_are_of_the_runs_with_the_papers_number_and_the_closed_form_alone()
     assert found["FedAvg (labelled)"]["worst tenth"] is None  # one model's answer for all sites
     assert not found["UM-pFSSL no search"]["searches"]
     assert next(iter(found)) == max(found, key=lambda name: found[name]["by validation"])
+
+
+def test_all_settings_side_by_side_by_hand():
+    def row(method, right, printed=None):
+        return {"method": method, "by validation": right, "printed": printed}
+
+    found = {"a": [row("x", 90.0, 80.0), row("y", 70.0)], "b": [row("z", 60.0), row("x", 50.06)]}
+    assert list(overview(found)) == [
+        "| method | a | b |",
+        "| --- | ---: | ---: |",
+        "| x | 90.0 (80.0) | 50.1 |",
+        "| y | 70.0 |  |",
+        "| z |  | 60.0 |",
+    ]
 
 
 def test_the_picture_has_a_dot_for_each_row():
