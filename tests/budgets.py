@@ -68,7 +68,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_352, 15),
     "fedapp/reports": (4_620, 24),
     "fedapp/simulation": (611, 8),
-    "fedapp/tools": (5_487, 46),
+    "fedapp/tools": (5_488, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (715, 8),
     "client_app": (995, 13),

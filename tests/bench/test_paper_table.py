@@ -38,7 +38,7 @@ def test_rows_are_of_the_runs_with_the_papers_number_and_the_closed_form_alone()
 
 
 def test_how_many_sites_are_worse_than_alone_by_hand(tmp_path):
-    """Site 2 has more by the closed form alone than by a network; site 3 has no closed form."""
+    """Site 1 has more by the closed form alone than by a network; site 2 has no closed form."""
     sites = ["setting,method,seed,site,accuracy,alone", "b,x,740,1,0.1,"]
     for method, right, alone in (
         ("local_only", (0.5, 0.6, 0.7), None),

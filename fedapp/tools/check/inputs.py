@@ -325,8 +325,9 @@ def _codes(numbers: Tensor) -> Iterator[str]:
     numbers: float64 [n, D]; its columns are f0, f1, ..., as in a Parquet file.
     """
     for column, values in enumerate(numbers.T):
+        kinds, each = values.unique(return_counts=True)
         for codes, sign in ((1, 1), (1, -1), (2, 1), (2, -1)):
-            ends, rows = (sign * values).unique(return_counts=True)
+            ends, rows = (kinds, each) if sign > 0 else (-kinds.flip(0), each.flip(0))
             rest, few = ends[codes:], len(ends) - codes < FEW_KINDS
             if len(rest) < 2 or rows[: None if few else codes].min() < LEAST_ROWS:
                 continue
