@@ -112,7 +112,11 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def with_environment_variable(variable: str, value: str) -> set[int]:
-    """Return the ids of the processes that were started with this environment variable."""
+    """Return the ids of the processes that were started with this environment variable.
+
+    Linux shows the environment of a program that starts just now as empty for a moment: who has
+    to find that one too asks again.
+    """
     mark = f"{variable}={value}".encode()
     return {pid for pid in all_pids() if mark in read_proc(pid, "environ").split(b"\0")}
 
