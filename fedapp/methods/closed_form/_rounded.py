@@ -31,6 +31,9 @@ LEAST = 1e-6
 none."""
 LEAST_EIGENVALUE = 1e-12
 """An eigenvalue of correlations below which it is rounding, in units of their trace."""
+RIDGE = 1e-8
+"""Added to each eigenvalue of correlations, so that they have a triangular factor also where there
+are fewer images than features. Its root, 1e-4, is less than half a step."""
 MOST_DIRECTIONS = 128
 """The number of directions in which a site's own images move its head."""
 FEW_IMAGES = 128
@@ -98,17 +101,18 @@ def factor_of(scatter: Tensor, images: float = 1.0, few: bool = False) -> Params
     deviations = scatter.diagonal().clamp_min(0).sqrt()
     each = deviations.clamp_min(LEAST * math.sqrt(max(images, 1.0)))
     correlations = scatter / each / each[:, None]
-    if not few:
-        correlations.fill_diagonal_(1)
-    values, vectors = eigh(correlations)
-    if few:  # else the rows of eigenvalues that are 0 hold rounding, scaled up to 12 bits
-        values = values.where(values > LEAST_EIGENVALUE * len(values), 0.0)
-    roots = (vectors * values.clamp_min(0).sqrt()).T
     if few:
+        values, vectors = eigh(correlations)
+        # Rows of eigenvalues that are 0 hold rounding, which would be scaled up to 12 bits.
+        values = values.where(values > LEAST_EIGENVALUE * len(values), 0.0)
+        roots = (vectors * values.sqrt()).T
         found = in_12_bits(FACTOR, roots[max(len(roots) - FEW_IMAGES, 0) :])
         return {DEVIATIONS: deviations.float(), **found}
-    # Cholesky's factor but for signs, also where there are fewer images than features.
-    lower = torch.linalg.qr(roots).R.T
+    correlations.fill_diagonal_(1 + RIDGE)
+    lower, failed = torch.linalg.cholesky_ex(correlations)
+    if failed:  # eigenvalues below 0, by more than rounding
+        values, vectors = eigh(correlations)
+        lower = torch.linalg.qr((vectors * values.clamp_min(0).sqrt()).T).R.T
     rows, columns = torch.tril_indices(*lower.shape)
     return {DEVIATIONS: deviations.float(), FACTOR: _packed(lower[rows, columns])}
 

@@ -454,9 +454,11 @@ def test_the_factor_of_correlations_by_hand():
     bits = int.from_bytes(bytes(params["factor"].tolist()), "little")
     steps = [(bits >> 12 * place & 4095) - STEPS for place in range(3)]
     assert [abs(step) for step in steps] == [STEPS, round(0.6 * STEPS), round(0.8 * STEPS)]
-    found, row = scatter_of(params), (round(0.6 * STEPS), round(0.8 * STEPS))
-    assert found.diagonal().tolist() == pytest.approx([4, 9])
-    assert float(found[0, 1]) == pytest.approx(6 * row[0] / np.hypot(*row))
+    between = 6 * 1228 / np.hypot(1228, 1638)  # of 2047 steps
+    assert scatter_of(params).flatten().tolist() == pytest.approx([4, between, between, 9])
+    # Eigenvalues 3 and -1: only the first counts, in the direction (1, 1).
+    found = scatter_of(factor_of(2.0 - torch.eye(2).double()))
+    assert found.flatten().tolist() == pytest.approx([1] * 4)
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (1, 5), (3, 5), (2, 4)])
