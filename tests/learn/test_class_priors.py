@@ -104,6 +104,7 @@ def test_an_answer_times_the_mix_by_hand():
     (doubles(*[[1, 0]] * 98), [1.0, 1.0], [0.99, 0.01]),  # (1 + 98, 1) of 100
     (doubles([0.3, 0.3], [0.9, 0.9], [0.0, 0.0]), [3.0, 1.0], [0.75, 0.25]),  # equal answers
     (doubles([2 / 3, 1 / 3]), [1.0, 1.0], [3**-0.5, 1 - 3**-0.5]),  # 3 a = 1 + 2 a / (1 + a)
+    (doubles([0.3], [0.0]), [2.0], [1.0]),  # one answer has all of it
 ])  # fmt: skip
 def test_mixture_weights_by_hand(likelihoods, pseudo_counts, weights):
     found = mixture_weights(likelihoods, torch.tensor(pseudo_counts))

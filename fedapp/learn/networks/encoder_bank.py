@@ -79,16 +79,16 @@ class Bank:
         if not torch.equal(number.float(), places[:, 0]):
             raise ConfigError(
                 "model.name = 'encoder_bank': has no answer to a mixture of images, as in MixUp: "
-                "take another method, or set model.name=encoder"
+                "set method.mixup=0 or model.name=encoder"
             )
-        image, view = number.div(VIEWS, rounding_mode="floor"), number % VIEWS
-        if len(view) and bool((view == view[0]).all()):
-            return self._table(int(view[0]))[image]
-        out = torch.empty(len(places), self.width)
-        for each in view.unique().tolist():
-            rows = view == each
-            out[rows] = self._table(each)[image[rows]]
-        return out
+        image, view = number.div(VIEWS, rounding_mode="floor"), (number % VIEWS).tolist()
+        if len(set(view)) == 1:
+            return self._table(view[0]).index_select(0, image)
+        out = np.empty((len(places), self.width), np.float32)
+        tables = {each: self._table(each).numpy() for each in set(view)}
+        for row, (which, of) in enumerate(zip(view, image.tolist(), strict=True)):
+            out[row] = tables[which][of]  # faster than an index for each view
+        return torch.from_numpy(out)
 
     def _table(self, view: int) -> Tensor:
         if view not in self._tables:

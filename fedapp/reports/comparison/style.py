@@ -65,6 +65,7 @@ _OWN = {
     "fedrod": Look("FedRoD", PURPLE, DASHED),
     "ditto": Look("Ditto", ROSE, DASHED),
     "sage": Look("SAGE", INDIGO),
+    "mixmatch_avg": Look("MixMatch-FedAvg", ROSE),
     "fixmatch_global": Look("FixMatch common teacher", UMBER),
     "recommended": Look("Recommended", MAGENTA),
     "fedavg_logit_adjusted": Look("FedAvg, logits adjusted", MAGENTA, DASHED),
