@@ -131,8 +131,8 @@ ORPHAN = "subprocess.Popen(['sleep', '1000'], start_new_session=True)"
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_that_was_started_and_is_no_failure(supervised, number):
     here = supervised(f"{ORPHAN}\n{STAY}")
-    here.until(lambda: here.state() == "online")
-    here.until(lambda: len(here.left()) == 3)  # a new program has no environment for a moment
+    # A program that starts just now has no environment for a moment, and is not seen.
+    here.until(lambda: here.state() == "online" and len(here.left()) == 3)
     here.process.send_signal(number)
     assert here.process.wait() == 0
     assert here.left() == set() and here.state() == ""
