@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from bench.command import carry_out
 from fedapp.core.disk import write_atomic
+from fedapp.reports.comparison.differences import MARGIN
 from fedapp.reports.comparison.figures import WIDTH_ONE, png, styled
 from fedapp.reports.comparison.paper import (
     BEST,
@@ -93,7 +94,7 @@ def rows(study: Path, setting: str) -> list[Row]:
 
 
 def worse_than_alone(study: Path, setting: str) -> dict[str, float]:
-    """Return at how many sites, in %, each method is worse than the better way of being alone.
+    """Return at how many sites, in %, each method is over a point worse than the better way alone.
 
     Alone: a network, or the closed form. Methods are absent whose runs' sites were not kept.
     """
@@ -105,9 +106,11 @@ def worse_than_alone(study: Path, setting: str) -> dict[str, float]:
                     right.setdefault(method, {})[row["seed"], row["site"]] = float(row[column])
     anchors = [right.pop(method, {}) for method in ("local_only", FORM_ALONE)]
     return {
-        method: 100 * mean(of[site] < max(one.get(site, 0.0) for one in anchors) for site in of)
+        method: 100 * mean(
+            of[site] < max(one.get(site, 0.0) for one in anchors) - MARGIN for site in of
+        )
         for method, of in right.items()
-    }
+    }  # fmt: skip
 
 
 def _mean(runs: list[Row], column: str) -> float | None:
@@ -171,24 +174,19 @@ def page(study: Path) -> Iterator[str]:
     settings = grid_of(study)["settings"]
     paper = settings[SHOWN]["paper"]
     yield f"# Table {paper['table']} over a frozen encoder"
-    yield ""
-    yield from wrap(
+    for text in (
         f"{paper['dataset']}, all images, 100 sites, 200 rounds with a tenth of the sites in each; "
         "heads over `lite0` at 96 pixels. Accuracy on the sites' own test images, mean over sites, "
         "%: at the round that validation chooses, at the last, at the best of all (as the paper "
         "scores); and of the worst tenth of the sites. Sites worse: at how many sites, in %, the "
-        "first is below the better of a network and the closed form alone (where runs were kept by "
-        "site). Printed: with the paper's own network. Rate: the best of four on another seed, 50 "
-        "rounds, alpha 0.5.",
-        120,
-    )
-    yield ""
-    yield from wrap(
+        "first is more than a point below the better of a network and the closed form alone (where "
+        "runs were kept by site). Printed: with the paper's own network. Rate: the best of four on "
+        "another seed, 50 rounds, alpha 0.5.",
         f"`fedapp compare {study.name} rounds.num_rounds=50 --tune`, then [its grid]({study.name}"
         ".yaml), which has 200 rounds. [Results](../../RESULTS.md) says what was found. "
         "`python -m bench.paper_table` writes this page from [the numbers](results.csv).",
-        120,
-    )
+    ):
+        yield from ("", *wrap(text, 120))
     every = {setting: found for setting in settings if (found := rows(study, setting))}
     if len(every) > 1:
         yield from ("", "## By validation (as printed)", "", *overview(every))
@@ -204,8 +202,7 @@ def main() -> None:
     """Write the page and the picture; print where."""
     lines = "\n".join(page(STUDY)) + "\n"
     write_atomic(STUDY / PAGE, lines.encode(), durable=False)
-    drawn = png(picture(rows(STUDY, SHOWN)))
-    write_atomic(STUDY / f"{STUDY.name}.png", drawn, durable=False)
+    write_atomic(STUDY / f"{STUDY.name}.png", png(picture(rows(STUDY, SHOWN))), durable=False)
     print(STUDY / PAGE)
 
 
