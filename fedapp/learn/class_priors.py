@@ -179,7 +179,7 @@ def mixture_weights(
         image.
     pseudo_counts: [M], above 0: images that count for each answer a priori; without images they
         alone decide.
-    start: float64 [M], every entry above 0, sum 1: where EM begins. None: at the pseudo-counts,
+    start: float64 [M], no entry below 0, sum 1: where EM begins. None: at the pseudo-counts,
         normalised.
 
     The result is the mode of the posterior of mixture weights under the Dirichlet prior that the
