@@ -7,9 +7,9 @@ sums, which a study's `one_round` measures too: training alone with the same fea
 are paired over seeds, in points, with 95 % intervals.
 """
 
-import csv
 from pathlib import Path
 
+from bench.record import csv_rows
 from fedapp.core.errors import RunError
 from fedapp.reports.statistics import Difference, paired_difference
 
@@ -24,7 +24,7 @@ def by_seed(study: str, setting: str, method: str, column: str = FINAL) -> dict[
     """Return a method's accuracies after the last round, in %, by seed."""
     return {
         int(row["seed"]): 100 * float(row[column])
-        for row in _rows(study)
+        for row in csv_rows(RESULTS / study / "results.csv")
         if (row["setting"], row["method"]) == (setting, method)
     }
 
@@ -50,7 +50,7 @@ def gain(study: str, setting: str, method: str, anchor: str) -> Difference:
 
 def lines(study: str) -> list[str]:
     """Return the gains of a study as lines of text."""
-    settings = dict.fromkeys(row["setting"] for row in _rows(study))
+    settings = dict.fromkeys(row["setting"] for row in csv_rows(RESULTS / study / "results.csv"))
     return [
         f"{study}, {setting}: {method} {found.value:+.1f} ({found.low:.1f} to {found.high:.1f}) "
         f"over training {anchor} alone, {found.n} seeds"
@@ -60,11 +60,6 @@ def lines(study: str) -> list[str]:
         for anchor in anchors(study, setting)
         for found in [gain(study, setting, method, anchor)]
     ]
-
-
-def _rows(study: str) -> list[dict[str, str]]:
-    with (RESULTS / study / "results.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def main() -> None:

@@ -5,7 +5,6 @@
 A page has a table for each setting that was run, beside what the paper prints.
 """
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
@@ -16,6 +15,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from bench.command import carry_out
+from bench.record import csv_rows
 from fedapp.core.disk import write_atomic
 from fedapp.reports.comparison.differences import MARGIN
 from fedapp.reports.comparison.figures import WIDTH_ONE, png, styled
@@ -43,8 +43,12 @@ COLUMNS = {
     "best": "best_test_accuracy",
     "worst tenth": "selected_worst_decile",
 }
+BY_LABELS = {"gain: to 20": (0, 20), "to 100": (21, 100), "to 180": (101, 180), "more": (181, 1e9)}
+"""Columns of the mean gain over the better way alone, and the labels that their sites have."""
 PUBLISHED = {**OTHERS[FLEXPROTO], **OTHERS[FEDSIAM]}
 """Names of methods that have none in a comparison's figures."""
+DIGITS = 4
+"""Decimals of sites.csv, to which gains are rounded, so that one point is not more than one."""
 RED, BLUE, BLACK = "#c44e52", "#4c72b0", "#333333"
 """Methods that search helpers by uncertainty, sites alone, and all others."""
 RATE = "training.learning_rate"
@@ -68,9 +72,8 @@ def rows(study: Path, setting: str) -> list[Row]:
         if (one.paper, one.table, one.dataset, one.setting, one.metric)
         == (PAPER, wanted["table"], wanted["dataset"], setting, BEST)
     }
-    with (study / "results.csv").open(encoding="utf-8", newline="") as file:
-        runs = [row for row in csv.DictReader(file) if row["setting"] == setting]
-    found, worse = [], worse_than_alone(study, setting)
+    runs = [row for row in csv_rows(study / "results.csv") if row["setting"] == setting]
+    found, of_sites = [], site_gains(study, setting)
     names = looks(list(dict.fromkeys(row["method"] for row in runs)))
     for method, look in names.items():
         own = [row for row in runs if row["method"] == method]
@@ -79,38 +82,49 @@ def rows(study: Path, setting: str) -> list[Row]:
             **{name: _mean(own, column) for name, column in COLUMNS.items()},
             "printed": theirs.get(look.label),
             "rate": grid["methods"][method].get(RATE),
-            "sites worse": worse.get(method),
+            **by_sites(of_sites.get(method, [])),
             "seeds": len(own),
             "searches": method.startswith(SEARCHES) and method != BUT,
             "alone": method == "local_only",
         })  # fmt: skip
         if method == "one_round":
             lone = _mean(own, "alone_selected_test_accuracy")
-            found.append(
-                {**found[-1], **dict.fromkeys(COLUMNS, lone), "method": FORM_ALONE, "alone": True}
-            )
-            found[-1] |= {"worst tenth": None, "sites worse": None}
+            empty = {"worst tenth": None, **by_sites([]), "method": FORM_ALONE, "alone": True}
+            found.append({**found[-1], **dict.fromkeys(COLUMNS, lone), **empty})
     return sorted(found, key=lambda row: -row["by validation"])
 
 
-def worse_than_alone(study: Path, setting: str) -> dict[str, float]:
-    """Return at how many sites, in %, each method is over a point worse than the better way alone.
+def site_gains(study: Path, setting: str) -> dict[str, list[tuple[int, float]]]:
+    """Return each method's sites: their labelled images, and the gain over the better way alone.
 
-    Alone: a network, or the closed form. Methods are absent whose runs' sites were not kept.
+    Alone: a network, or the closed form. Gains are differences of accuracies, in [-1, 1]. Methods
+    are absent whose runs' sites were not kept.
     """
     right: dict[str, dict[tuple[str, str], float]] = {}
-    with (study / "sites.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            for method, column in ((row["method"], "accuracy"), (FORM_ALONE, "alone")):
-                if row["setting"] == setting and row[column]:
-                    right.setdefault(method, {})[row["seed"], row["site"]] = float(row[column])
+    labelled = {}
+    for row in csv_rows(study / "sites.csv"):
+        site = row["seed"], row["site"]
+        for method, column in ((row["method"], "accuracy"), (FORM_ALONE, "alone")):
+            if row["setting"] == setting and row[column]:
+                right.setdefault(method, {})[site] = float(row[column])
+                labelled[site] = int(row["labelled"])
     anchors = [right.pop(method, {}) for method in ("local_only", FORM_ALONE)]
+    best = {at: max(one.get(at, 0.0) for one in anchors) for at in labelled}
     return {
-        method: 100 * mean(
-            of[site] < max(one.get(site, 0.0) for one in anchors) - MARGIN for site in of
-        )
+        method: [(labelled[at], round(of[at] - best[at], DIGITS)) for at in of]
         for method, of in right.items()
-    }  # fmt: skip
+    }
+
+
+def by_sites(gains: list[tuple[int, float]]) -> dict[str, float | None]:
+    """Return in % how many sites lose more than a point, and the mean gains by labels, in points.
+
+    gains: as of `site_gains`. Where there is no such site, the number is None.
+    """
+    found = {"sites worse": [float(gain < -MARGIN) for _, gain in gains]}
+    for name, (low, high) in BY_LABELS.items():
+        found[name] = [gain for labelled, gain in gains if low <= labelled <= high]
+    return {name: 100 * mean(of) if of else None for name, of in found.items()}
 
 
 def _mean(runs: list[Row], column: str) -> float | None:
@@ -120,11 +134,11 @@ def _mean(runs: list[Row], column: str) -> float | None:
 
 def table(found: list[Row]) -> Iterator[str]:
     """Yield the lines of a Markdown table."""
-    names = [*COLUMNS, "sites worse", "printed, best", "rate"]
+    names = [*COLUMNS, "sites worse", *BY_LABELS, "printed, best", "rate"]
     yield f"| method | {' | '.join(names)} |"
     yield f"| --- |{' ---: |' * len(names)}"
     for row in found:
-        values = [row[name] for name in (*COLUMNS, "sites worse", "printed")]
+        values = [row[name] for name in (*COLUMNS, "sites worse", *BY_LABELS, "printed")]
         cells = ["" if value is None else f"{value:.1f}" for value in values]
         yield f"| {row['method']} | {' | '.join(cells)} | {row['rate'] or ''} |"
 
@@ -180,8 +194,9 @@ def page(study: Path) -> Iterator[str]:
         "%: at the round that validation chooses, at the last, at the best of all (as the paper "
         "scores); and of the worst tenth of the sites. Sites worse: at how many sites, in %, the "
         "first is more than a point below the better of a network and the closed form alone (where "
-        "runs were kept by site). Printed: with the paper's own network. Rate: the best of four on "
-        "another seed, 50 rounds, alpha 0.5.",
+        "runs were kept by site). Gain: its mean difference to that, in points, at sites with so "
+        "many labels. Printed: with the paper's own network. Rate: the best of four on another "
+        "seed, 50 rounds, alpha 0.5.",
         f"`fedapp compare {study.name} rounds.num_rounds=50 --tune`, then [its grid]({study.name}"
         ".yaml), which has 200 rounds. [Results](../../RESULTS.md) says what was found. "
         "`python -m bench.paper_table` writes this page from [the numbers](results.csv).",

@@ -5,7 +5,6 @@ bench.pictures RUN` draws figures of a run's page (`fedapp report RUN`) with a h
 with `--site 4` it draws that site's own page, and the run's page as a telephone shows it.
 """
 
-import csv
 import shutil
 import subprocess
 import tempfile
@@ -21,6 +20,7 @@ from PIL import Image, ImageChops
 
 from bench.command import carry_out
 from bench.gain import FRESH
+from bench.record import csv_rows
 from fedapp.core.errors import RunError
 from fedapp.experiment.run_folder import find_run
 from fedapp.reports.comparison.figures import WIDTH_MORE, png, styled
@@ -52,10 +52,9 @@ PANELS = (
 def accuracies(study: str, setting: str, docs: Path = DOCS) -> dict[str, list[float]]:
     """Return each shown method's accuracy after the last round, in %, seed by seed."""
     found = defaultdict[str, list[float]](list)
-    with (docs / "results" / study / "results.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["setting"] == setting and row["method"] in SHOWN:
-                found[row["method"]].append(100 * float(row["final_test_accuracy"]))
+    for row in csv_rows(docs / "results" / study / "results.csv"):
+        if row["setting"] == setting and row["method"] in SHOWN:
+            found[row["method"]].append(100 * float(row["final_test_accuracy"]))
     return dict(found)
 
 

@@ -1,5 +1,6 @@
-"""Save and print the results of a benchmark, with all that is needed to run it again."""
+"""Save, print and read results of benchmarks, with all that is needed to run them again."""
 
+import csv
 import json
 import os
 import platform
@@ -91,6 +92,12 @@ def show(title: str, rows: Sequence[Row]) -> None:
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a file by the names of its columns."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _cell(value: str | float | int | None) -> str:

@@ -10,7 +10,6 @@ which it is multiplied by a site's own class mix likewise. A cell that was measu
 again. `--fedpft`: Flower's own code of FedPFT, which needs hydra-core and transformers.
 """
 
-import csv
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ import typer
 from bench import heads
 from bench.command import Quick, carry_out, several
 from bench.heads import Array, Head, Known, Labels, Moments
-from bench.record import Cells, Row, save
+from bench.record import Cells, Row, csv_rows, save
 from bench.runs import Run, finished, kept
 from fedapp.core.errors import ConfigError
 from fedapp.data.inputs import normalise
@@ -363,11 +362,9 @@ def ours(experiment: Experiment, sites: Sites) -> dict[str, dict[str, Any]]:
 
 def _exchanges(run: Run) -> int:
     """Return how many contents the first site sent."""
-    with (run.folder.path / "traffic.csv").open(newline="") as file:
-        rows = [
-            row for row in csv.DictReader(file) if (row["site"], row["direction"]) == ("0", "up")
-        ]
-    return sum(int(row["models"]) for row in rows if row["kind"] not in ("message", "evaluation"))
+    rows = csv_rows(run.folder.path / "traffic.csv")
+    sent = [row for row in rows if (row["site"], row["direction"]) == ("0", "up")]
+    return sum(int(row["models"]) for row in sent if row["kind"] not in ("message", "evaluation"))
 
 
 def commoner(sites: Sites) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The page of the paper's table says what docs/results say."""
 
-import csv
-
 import pytest
 
 from bench.paper_table import (
@@ -9,12 +7,14 @@ from bench.paper_table import (
     PAGE,
     SHOWN,
     STUDY,
+    by_sites,
     overview,
     page,
     picture,
     rows,
-    worse_than_alone,
+    site_gains,
 )
+from bench.record import csv_rows
 
 
 def test_the_page_is_made_from_the_numbers():
@@ -24,8 +24,7 @@ def test_the_page_is_made_from_the_numbers():
 def test_rows_are_of_the_runs_with_the_papers_number_and_the_closed_form_alone():
     """By hand: UM-pFSSL's Table I prints 79.00 for alpha = 0.5."""
     found = {row["method"]: row for row in rows(STUDY, SHOWN)}
-    with (STUDY / "results.csv").open(encoding="utf-8", newline="") as file:
-        runs = [row for row in csv.DictReader(file) if row["setting"] == SHOWN]
+    runs = [row for row in csv_rows(STUDY / "results.csv") if row["setting"] == SHOWN]
     own = [row for row in runs if row["method"] == "one_round"]
     assert len(found) == len({row["method"] for row in runs}) + 1
     theirs = found["UM-pFSSL"]
@@ -37,22 +36,24 @@ def test_rows_are_of_the_runs_with_the_papers_number_and_the_closed_form_alone()
     assert next(iter(found)) == max(found, key=lambda name: found[name]["by validation"])
 
 
-def test_how_many_sites_are_worse_than_alone_by_hand(tmp_path):
+def test_gains_over_alone_by_hand(tmp_path):
     """Site 1 has more by the closed form alone than by a network; site 2 has no closed form.
 
-    x is 10, 0.5 and 1 points below: only the first is more than a point.
+    x is 10, 0.5 and 1 points below: only the first is more than a point. Sites have 20, 21 and 22
+    labels.
     """
-    sites = ["setting,method,seed,site,accuracy,alone", "b,x,740,1,0.1,"]
+    sites = ["setting,method,seed,site,accuracy,alone,labelled", "b,x,740,1,0.1,,20"]
     for method, right, alone in (
         ("local_only", (0.5, 0.6, 0.7), None),
         ("one_round", (0.8, 0.8, 0.7), (0.4, 0.9, "")),
         ("x", (0.4, 0.895, 0.69), None),
     ):
         for site, value in enumerate(right):
-            sites.append(f"a,{method},740,{site},{value},{alone[site] if alone else ''}")
+            lone = alone[site] if alone else ""
+            sites.append(f"a,{method},740,{site},{value},{lone},{20 + site}")
     (tmp_path / "sites.csv").write_text("\n".join(sites), encoding="utf-8")
-    found = worse_than_alone(tmp_path, "a")
-    assert found == pytest.approx({"one_round": 100 / 3, "x": 100 / 3})
+    found = site_gains(tmp_path, "a")
+    assert [*by_sites(found.pop("x")).values()] == pytest.approx([100 / 3, -10, -0.75, None, None])
 
 
 def test_all_settings_side_by_side_by_hand():

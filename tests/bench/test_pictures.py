@@ -1,6 +1,5 @@
 """The picture and README say what docs/results and the code say."""
 
-import csv
 import json
 import re
 from collections import defaultdict
@@ -10,6 +9,7 @@ import pytest
 
 from bench.gain import ALONE, anchors, by_seed, gain
 from bench.pictures import PANELS, SHOWN, accuracies, seed_by_seed
+from bench.record import csv_rows
 from fedapp.reports.comparison.figures import png
 from fedapp.reports.statistics import paired_difference
 from tests.docs.pages import ROOT
@@ -41,9 +41,8 @@ def cells(path):
 def of_sites():
     """Return the study's sites: for each method, by seed and site, their rows."""
     found = defaultdict(dict)
-    with (STUDY / "sites.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            found[row["method"]][int(row["seed"]), row["site"]] = row
+    for row in csv_rows(STUDY / "sites.csv"):
+        found[row["method"]][int(row["seed"]), row["site"]] = row
     return found
 
 
