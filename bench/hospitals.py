@@ -41,6 +41,10 @@ Answers = list[Array]
 TOGETHER, ALONE = "one_round, together", "one_round, alone"
 FEDAVG, RECOMMENDED = "FedAvg of a logistic regression", "recommended, together"
 COMMONER = "the commoner diagnosis"
+EVEN = ", even mix"
+"""Follows the name of a method whose answers are for as many ill patients as others."""
+SPARED = {TOGETHER: "together", ALONE: "alone", TOGETHER + EVEN: "together, even mix"}
+"""Whose sensitivity and specificity are tabled, and under which name."""
 MEANS = "mean", "balanced", "AUROC"
 """Accuracy, balanced accuracy and AUROC: means over the hospitals."""
 ROUNDS, STEPS = 50, 10
@@ -110,21 +114,27 @@ def answers(settings: Settings, chosen: Chosen) -> tuple[dict[str, Answers], lis
     hospitals = list(map(Hospital.of, sites))
     found: dict[str, Answers] = {TOGETHER: closed_form(settings, sites)}
     if not experiment.privacy.masked:
-        just = {"split.num_clients": 1}
-        alone = [closed_form({**settings, **just, "data.sites": s.name}, [s]) for s in sites]
-        found[ALONE] = [said for [said] in alone]
+        lone = [logistic([h], h, chosen.penalty) for h in hospitals]
         pooled = [logistic(hospitals, h, chosen.penalty) for h in hospitals]
-        weights = fedavg(hospitals, chosen.rate)
-        averaged = [sigmoid(with_one(h.test) @ weights) for h in hospitals]
+        *weights, constant = fedavg(hospitals, chosen.rate)
+        averaged = [sigmoid(h.test @ weights + constant) for h in hospitals]
+        own = [ill_share([h.labels]) for h in hospitals]
+        of_all, even = ([s] * len(own) for s in (ill_share([h.labels for h in hospitals]), 0.5))
         trained = {**settings, **TRAINED, "training.learning_rate": chosen.recommended}
         found |= {
+            ALONE: alone(settings, sites),
             RECOMMENDED: closed_form(trained, sites),
             FEDAVG: averaged,
-            "FedAvg, for its own mix": for_own_mix(averaged, hospitals),
-            "logistic regression, alone": [logistic([h], h, chosen.penalty) for h in hospitals],
+            "FedAvg, for its own mix": for_mix(averaged, of_all, own),
+            "logistic regression, alone": lone,
             "logistic regression, pooled": pooled,
-            "pooled, for its own mix": for_own_mix(pooled, hospitals),
+            "pooled, for its own mix": for_mix(pooled, of_all, own),
             COMMONER: [np.full(len(h.truth), ill_share([h.labels])) for h in hospitals],
+            TOGETHER + EVEN: closed_form({**settings, "method.own_mix": False}, sites),
+            ALONE + EVEN: alone({**settings, "method.own_mix": False}, sites),
+            "FedAvg" + EVEN: for_mix(averaged, of_all, even),
+            "logistic regression, alone" + EVEN: for_mix(lone, own, even),
+            "pooled" + EVEN: for_mix(pooled, of_all, even),
         }
     return found, [h.truth for h in hospitals]
 
@@ -141,6 +151,12 @@ def closed_form(settings: Settings, sites: Sequence[SiteData]) -> Answers:
     return [run.model(s.name).probabilities(s.test)[:, 1].double().numpy() for s in sites]
 
 
+def alone(settings: Settings, sites: Sequence[SiteData]) -> Answers:
+    """Return the answers of models that each of these hospitals makes without the others."""
+    single = {**settings, "split.num_clients": 1}
+    return [closed_form({**single, "data.sites": s.name}, [s])[0] for s in sites]
+
+
 def logistic(givers: Sequence[Hospital], taker: Hospital, penalty: float) -> Array:
     """Return the taker's answers by a logistic regression on the givers' labelled patients.
 
@@ -154,11 +170,6 @@ def logistic(givers: Sequence[Hospital], taker: Hospital, penalty: float) -> Arr
     return said
 
 
-def with_one(x: Array) -> Array:
-    """Return patients [n, d] with a column of ones, [n, d + 1]."""
-    return np.concatenate([x, np.ones((len(x), 1))], 1)
-
-
 def sigmoid(x: Array) -> Array:
     """Return 1 / (1 + exp(-x))."""
     return np.asarray(1 / (1 + np.exp(-np.clip(x, -500, 500))))
@@ -167,9 +178,10 @@ def sigmoid(x: Array) -> Array:
 def fedavg(givers: Sequence[Hospital], rate: float) -> Array:
     """Return the weights [d + 1] of a logistic regression that hospitals average after each round.
 
+    The last one is the constant.
     A hospital counts as often as it has labelled patients; one without any sends nothing.
     """
-    there = [(with_one(h.known), h.labels) for h in givers if len(h.labels)]
+    there = [(np.c_[h.known, np.ones(len(h.known))], h.labels) for h in givers if len(h.labels)]
     common = np.zeros(givers[0].known.shape[1] + 1)
     for _ in range(ROUNDS):
         total = np.zeros_like(common)
@@ -182,11 +194,9 @@ def fedavg(givers: Sequence[Hospital], rate: float) -> Array:
     return common
 
 
-def for_own_mix(said: Answers, hospitals: Sequence[Hospital]) -> Answers:
-    """Return answers of one model of all, each for its hospital's own share of ill patients."""
-    every = ill_share([h.labels for h in hospitals])
-    both = zip(said, hospitals, strict=True)
-    return [remixed(each, every, ill_share([h.labels])) for each, h in both]
+def for_mix(said: Answers, before: Sequence[float], after: Sequence[float]) -> Answers:
+    """Return answers by hospital, each for another share of ill patients."""
+    return [remixed(*of) for of in zip(said, before, after, strict=True)]
 
 
 def remixed(said: Array, before: float, after: float) -> Array:
@@ -258,7 +268,7 @@ def found_and_spared(case: str, found: Mapping[str, Array]) -> list[Row]:
             **{
                 f"{what}, {word}": f"{np.nanmean(found[answer][:, k, place]):.1f}"
                 for place, what in ((3, "sensitivity"), (4, "specificity"))
-                for answer, word in ((TOGETHER, "together"), (ALONE, "alone"))
+                for answer, word in SPARED.items()
             },
         }
         for k, name in enumerate(NAMES)
@@ -322,8 +332,7 @@ def main(
         spared += found_and_spared(case, found) if ALONE in found else []
         print(f"bench.hospitals: {data}, {case}: done", flush=True)
     told = {"draws": f"{draws.start} to {draws.stop - 1}"}
-    drawn = dumbbells(table) if data == "heart" else None
-    save(f"hospitals-{data}", table, told, drawn, quick=quick)
+    save(f"hospitals-{data}", table, told, dumbbells(table) if data == "heart" else None, quick)
     save(f"hospitals-{data}-sensitivity", spared, told, quick=quick)
 
 

@@ -8,7 +8,6 @@ with `--site 4` it draws that site's own page, and the run's page as a telephone
 import shutil
 import subprocess
 import tempfile
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
@@ -19,8 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageChops
 
 from bench.command import carry_out
-from bench.gain import FRESH
-from bench.record import csv_rows
+from bench.gain import FRESH, by_seed
 from fedapp.core.errors import RunError
 from fedapp.experiment.run_folder import find_run
 from fedapp.reports.comparison.figures import WIDTH_MORE, png, styled
@@ -49,24 +47,20 @@ PANELS = (
 )
 
 
-def accuracies(study: str, setting: str, docs: Path = DOCS) -> dict[str, list[float]]:
+def accuracies(study: str, setting: str) -> dict[str, list[float]]:
     """Return each shown method's accuracy after the last round, in %, seed by seed."""
-    found = defaultdict[str, list[float]](list)
-    for row in csv_rows(docs / "results" / study / "results.csv"):
-        if row["setting"] == setting and row["method"] in SHOWN:
-            found[row["method"]].append(100 * float(row["final_test_accuracy"]))
-    return dict(found)
+    return {method: [*by_seed(study, setting, method).values()] for method in SHOWN}
 
 
 @styled
-def seed_by_seed(docs: Path = DOCS) -> Figure:
+def seed_by_seed() -> Figure:
     """Draw a panel for each setting: every method's seeds as rings, their mean as a bar."""
     figure = Figure(figsize=(WIDTH_MORE, 4.6))
     names = looks(SHOWN)
     for axes, (study, setting, title) in zip(
         figure.subplots(2, 2, sharey=True).flat, PANELS, strict=True
     ):
-        found = accuracies(study, setting, docs)
+        found = accuracies(study, setting)
         for place, method in enumerate(reversed(SHOWN)):
             values, colour = found[method], names[method].colour
             axes.barh(place, mean(values), color=colour, alpha=0.35, height=0.7)

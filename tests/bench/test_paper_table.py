@@ -44,12 +44,11 @@ def test_gains_over_alone_by_hand(tmp_path):
     """
     sites = ["setting,method,seed,site,accuracy,alone,labelled", "b,x,740,1,0.1,,20"]
     for method, right, alone in (
-        ("local_only", (0.5, 0.6, 0.7), None),
+        ("local_only", (0.5, 0.6, 0.7), [""] * 3),
         ("one_round", (0.8, 0.8, 0.7), (0.4, 0.9, "")),
-        ("x", (0.4, 0.895, 0.69), None),
+        ("x", (0.4, 0.895, 0.69), [""] * 3),
     ):
-        for site, value in enumerate(right):
-            lone = alone[site] if alone else ""
+        for site, (value, lone) in enumerate(zip(right, alone, strict=True)):
             sites.append(f"a,{method},740,{site},{value},{lone},{20 + site}")
     (tmp_path / "sites.csv").write_text("\n".join(sites), encoding="utf-8")
     found = site_gains(tmp_path, "a")
