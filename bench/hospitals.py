@@ -201,8 +201,8 @@ def for_mix(said: Answers, before: Sequence[float], after: Sequence[float]) -> A
 
 def remixed(said: Array, before: float, after: float) -> Array:
     """Return probabilities for another share of ill patients: by Bayes' rule."""
-    odds = said / (1 - said) * after / (1 - after) * (1 - before) / before
-    return np.asarray(odds / (1 + odds))
+    ill, others = said * after / before, (1 - said) * (1 - after) / (1 - before)
+    return np.asarray(ill / (ill + others))
 
 
 Scores = tuple[float, float, float, float, float]

@@ -22,8 +22,8 @@ from bench.hospitals import (
 
 def test_another_mix_by_bayes_rule():
     """Odds of 1 where half are ill are odds of 4 where four of five are; the same mix: the same."""
-    said = np.array([0.5, 0.2])
-    assert remixed(said, 0.5, 0.8) == pytest.approx([0.8, 0.5])
+    said = np.array([0.5, 0.2, 0.0, 1.0])
+    assert remixed(said, 0.5, 0.8) == pytest.approx([0.8, 0.5, 0.0, 1.0])
     assert for_mix([said], [0.3], [0.3])[0] == pytest.approx(said)
 
 
