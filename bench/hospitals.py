@@ -47,6 +47,8 @@ SPARED = {TOGETHER: "together", ALONE: "alone", TOGETHER + EVEN: "together, even
 """Whose sensitivity and specificity are tabled, and under which name."""
 MEANS = "mean", "balanced", "AUROC"
 """Accuracy, balanced accuracy and AUROC: means over the hospitals."""
+GAINS = "over alone", "balanced over alone", "AUROC over alone"
+"""The gains of these means, draw by draw."""
 ROUNDS, STEPS = 50, 10
 """Of FedAvg: rounds, and steps of each hospital in a round, each on all its labelled patients."""
 TRAINED: Settings = {"method.preset": "recommended", "method.guesses": 0, "rounds.num_rounds": 10}
@@ -238,22 +240,22 @@ def measured(settings: Settings, seeds: range, chosen: Chosen) -> dict[str, Arra
 def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
     """Return a row for each method: its accuracy at each hospital, the means, the gains.
 
-    alone: the scores [draws, hospitals, 5] over which the gains are, in the same draws; the gains
-    in accuracy and in AUROC have 95 % intervals over draws.
+    alone: the scores [draws, hospitals, 5] over which the gains are, in the same draws; answers for
+    an even mix are compared with those of `one_round` alone. Gains have 95 % intervals over draws.
     """
     made: list[Row] = []
     for name, of in found.items():
         means = np.nanmean(of, axis=0)
-        accuracy, _, area = np.nanmean(of - alone, axis=1).T[:3]
-        each = zip(NAMES, means[:, 0].tolist(), strict=True)
-        gains = {"over alone": with_interval(accuracy), "AUROC over alone": with_interval(area)}
+        other = found[ALONE + EVEN] if name.endswith(EVEN) else alone
+        more = np.nanmean(of - other, axis=1).T[:3]
+        gains = dict(zip(GAINS, map(with_interval, more), strict=True))
         made.append(
             {
                 "labels": case,
                 "answer": name,
-                **{hospital: f"{right:.1f}" for hospital, right in each},
+                **{h: f"{x:.1f}" for h, x in zip(NAMES, means[:, 0].tolist(), strict=True)},
                 **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0)[:3].tolist(), strict=True)},
-                **(gains if accuracy.any() else dict.fromkeys(gains, "")),
+                **(gains if more.any() else dict.fromkeys(gains, "")),
             }
         )
     return made
