@@ -246,16 +246,15 @@ def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
     made: list[Row] = []
     for name, of in found.items():
         means = np.nanmean(of, axis=0)
-        other = found[ALONE + EVEN] if name.endswith(EVEN) else alone
-        more = np.nanmean(of - other, axis=1).T[:3]
-        gains = dict(zip(GAINS, map(with_interval, more), strict=True))
+        more = of - (found[ALONE + EVEN] if name.endswith(EVEN) else alone)
+        gains = dict(zip(GAINS, map(with_interval, np.nanmean(more, axis=1).T[:3]), strict=True))
         made.append(
             {
                 "labels": case,
                 "answer": name,
                 **{h: f"{x:.1f}" for h, x in zip(NAMES, means[:, 0].tolist(), strict=True)},
                 **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0)[:3].tolist(), strict=True)},
-                **(gains if more.any() else dict.fromkeys(gains, "")),
+                **(gains if np.nan_to_num(more).any() else dict.fromkeys(gains, "")),
             }
         )
     return made
