@@ -394,7 +394,7 @@ SMALL = {
 """Sweeps that are not of a paper's size."""
 OTHERS = {
     **{name: (100, 50) for name in set(sweeps()) - SMALL if name.startswith("fedsiam_")},
-    "fedsiam_table6_mnist": (100, 200),
+    **{"fedsiam_table6_mnist": (100, 200), "scratch_table1": (100, 100)},
     **{name: (100, 1) for name in sweeps() if name.startswith("one_round_")},
     **{name: (5, 95) for name in set(sweeps()) - SMALL if name.startswith("fedul_")},
 }
