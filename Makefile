@@ -94,7 +94,7 @@ results: $(STAMP) ## tune and compare all methods (hours), then docs/results/*/t
 	$(BIN)/python -m bench.study
 
 docs: $(STAMP) ## the documentation site, in build/docs/index.html
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b html docs build/docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/docs
 
 stop: $(STAMP) ## end what a killed run of this checkout left behind
 	@$(BIN)/python -m fedapp.simulation.flower_local --stop
