@@ -8,7 +8,6 @@ from sphinx.util import logging
 from sphinx.util.typing import ExtensionMetadata
 from sphinx.writers.html5 import HTML5Translator
 
-
 _log = logging.getLogger(__name__)
 
 
@@ -29,7 +28,8 @@ def _drawn(node: nodes.Element, as_block: bool) -> str:
     had to write.
     """
     try:
-        return tex2mathml(node.astext(), as_block=as_block)
+        drawn: str = tex2mathml(node.astext(), as_block=as_block)
+        return drawn
     except MathError as error:
         _log.warning("a formula: %s", error, location=node)
         return ""
