@@ -147,9 +147,9 @@ def test_the_pages_are_what_the_code_writes_and_results_leads_to_them(page: Path
     made = Study(name, folder, source="results_fashion_mnist" if grid.exists() else "")
     if (folder / "tuning.json").exists():
         made = Study(name, folder, grid, tuning=folder)
-    head, found, body = text.partition("## What was compared")
+    _, tuned, body = re.split(r"^(?=## )", text, maxsplit=2, flags=re.MULTILINE)
     first = study.condition_of(folder / study.NUMBERS)
-    assert study.page(name, first, study._head(made), found + body) == text, head
+    assert study.page(name, first, study._head(made), body) == text, tuned
     shown = study.figures_shown(name)
     assert set(re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)) == shown
     assert {path.name for path in folder.glob("*.png")} == shown
