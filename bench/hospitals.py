@@ -180,8 +180,8 @@ def sigmoid(x: Array) -> Array:
 def fedavg(givers: Sequence[Hospital], rate: float) -> Array:
     """Return the weights [d + 1] of a logistic regression that hospitals average after each round.
 
-    The last one is the constant.
-    A hospital counts as often as it has labelled patients; one without any sends nothing.
+    The last weight is the constant. A hospital counts as often as it has labelled patients; one
+    without any sends nothing.
     """
     there = [(np.c_[h.known, np.ones(len(h.known))], h.labels) for h in givers if len(h.labels)]
     common = np.zeros(givers[0].known.shape[1] + 1)

@@ -6,7 +6,7 @@ import pytest
 from bench import hospitals as bench_hospitals
 from bench.hospitals import (
     ALONE,
-    SPARED,
+    EVEN,
     TOGETHER,
     Hospital,
     fedavg,
@@ -66,10 +66,10 @@ def test_the_gain_is_paired_over_draws():
     """Accuracies of two draws at four hospitals, 10 above alone in one draw and 20 in the other."""
     alone = np.full((2, 4, 5), 50.0)
     together = alone + np.array([10.0, 20.0])[:, None, None]
-    first, second = rows("100 %", {TOGETHER: together, ALONE: alone}, alone)
-    assert first["over alone"] == "+15.0 ± 9.8" and first["mean"] == "65.0"  # 1.96 * 7.07 / 2**.5
-    assert first["AUROC over alone"] == first["over alone"] and second["over alone"] == ""
-    spared = found_and_spared("100 %", {**dict.fromkeys(SPARED, alone), TOGETHER: together})
-    assert [row["hospital"] for row in spared][3] == "long beach"
-    shown = [spared[0][column] for column in ("sensitivity, together", "specificity, alone")]
-    assert shown == ["65.0", "50.0"]
+    every = {TOGETHER: together, ALONE: alone, ALONE + EVEN: together, TOGETHER + EVEN: alone}
+    first, second, _, even = rows("100 %", every, alone)
+    assert first["over alone"] == first["AUROC over alone"] == "+15.0 ± 9.8"  # 1.96 * 7.07 / 2**.5
+    shown = first["mean"], second["over alone"], even["over alone"]  # even: over the even mix alone
+    assert shown == ("65.0", "", "-15.0 ± 9.8")
+    spared = found_and_spared("100 %", every)
+    assert spared[3]["hospital"] == "long beach" and spared[0]["sensitivity, together"] == "65.0"
