@@ -1,14 +1,13 @@
-"""The paper's tables over a frozen encoder, from docs/results: a page and a picture, in seconds.
+"""Comparisons over a frozen encoder, from docs/results: pages and pictures, in seconds.
 
     python -m bench.paper_table
 
-A page has a table for each setting that was run, beside what the paper prints.
+A page has a table for each setting that was run, beside what a paper prints for it.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean
-from textwrap import wrap
+from statistics import mean, stdev
 from typing import Any
 
 import yaml
@@ -29,10 +28,15 @@ from fedapp.reports.comparison.paper import (
 )
 from fedapp.reports.comparison.style import looks
 
-STUDY = Path(__file__).parents[1] / "docs/results/encoder_table1"
+RESULTS = Path(__file__).parents[1] / "docs/results"
+STUDIES = ("encoder_table1", "encoder_table2", "encoder_labels", "encoder_labels_cifar10")
 PAGE = "table.md"
+MARK = "<!-- Below: python -m bench.paper_table -->"
+"""The line of a page that ends what is written by hand."""
 SHOWN = "alpha=0.5"
 """The setting of the picture: the one for which rates were tuned."""
+BESIDE = 4
+"""Settings beside each other in a table of accuracies."""
 FORM_ALONE = "closed form alone"
 """The row of `one_round` before any exchange: each site's own images only."""
 SEARCHES, BUT = "um_pfssl", "um_pfssl_no_search"
@@ -43,6 +47,7 @@ COLUMNS = {
     "best": "best_test_accuracy",
     "worst tenth": "selected_worst_decile",
 }
+ALONE = "alone_selected_test_accuracy"
 BY_LABELS = {"gain: to 20": (0, 20), "to 100": (21, 100), "to 180": (101, 180), "more": (181, 1e9)}
 """Columns of the mean gain over the better way alone, and the labels that their sites have."""
 PUBLISHED = {**OTHERS[FLEXPROTO], **OTHERS[FEDSIAM]}
@@ -62,10 +67,16 @@ def grid_of(study: Path) -> dict[str, Any]:
     return found
 
 
+def settings_of(grid: dict[str, Any], setting: str, method: str) -> dict[str, Any]:
+    """Return a method's own settings, which may be others in each setting of a grid."""
+    in_setting = grid["settings"][setting].get("methods", {}).get(method, {})
+    return {**grid["methods"][method], **in_setting}
+
+
 def rows(study: Path, setting: str) -> list[Row]:
     """Return each method's accuracies in %, means over seeds, the best by validation first."""
     grid = grid_of(study)
-    wanted = grid["settings"][setting]["paper"]
+    wanted = grid["settings"][setting].get("paper", {"table": "", "dataset": ""})
     theirs = {
         one.method: float(one.value)
         for one in read_printed()
@@ -81,39 +92,44 @@ def rows(study: Path, setting: str) -> list[Row]:
             "method": look.label if look.label != method else PUBLISHED.get(method, method),
             **{name: _mean(own, column) for name, column in COLUMNS.items()},
             "printed": theirs.get(look.label),
-            "rate": grid["methods"][method].get(RATE),
+            "rate": settings_of(grid, setting, method).get(RATE),
             **by_sites(of_sites.get(method, [])),
+            "spread": _spread(own, COLUMNS["by validation"]),
             "seeds": len(own),
             "searches": method.startswith(SEARCHES) and method != BUT,
             "alone": method == "local_only",
         })  # fmt: skip
-        if method == "one_round":
-            lone = _mean(own, "alone_selected_test_accuracy")
-            empty = {"worst tenth": None, **by_sites([]), "method": FORM_ALONE, "alone": True}
-            found.append({**found[-1], **dict.fromkeys(COLUMNS, lone), **empty})
+        if settings_of(grid, setting, method).get("method.preset") == "one_round":
+            lone = _mean(own, ALONE)
+            name = FORM_ALONE if method == "one_round" else f"{FORM_ALONE}, {method}"
+            empty = {"worst tenth": None, **by_sites([]), "method": name, "alone": True}
+            spread = {"spread": _spread(own, ALONE)}
+            found.append({**found[-1], **dict.fromkeys(COLUMNS, lone), **empty, **spread})
     return sorted(found, key=lambda row: -row["by validation"])
 
 
 def site_gains(study: Path, setting: str) -> dict[str, list[tuple[int, float]]]:
     """Return each method's sites: their labelled images, and the gain over the better way alone.
 
-    Alone: a network, or the closed form. Gains are differences of accuracies, in [-1, 1]. Methods
-    are absent whose runs' sites were not kept.
+    Alone: a network, or the closed form of the method's own features, if it has one. Gains are
+    differences of accuracies, in [-1, 1]. Methods are absent whose runs' sites were not kept.
     """
     right: dict[str, dict[tuple[str, str], float]] = {}
+    lone: dict[str, dict[tuple[str, str], float]] = {}
     labelled = {}
     for row in csv_rows(study / "sites.csv"):
         site = row["seed"], row["site"]
-        for method, column in ((row["method"], "accuracy"), (FORM_ALONE, "alone")):
+        for found, column in ((right, "accuracy"), (lone, "alone")):
             if row["setting"] == setting and row[column]:
-                right.setdefault(method, {})[site] = float(row[column])
+                found.setdefault(row["method"], {})[site] = float(row[column])
                 labelled[site] = int(row["labelled"])
-    anchors = [right.pop(method, {}) for method in ("local_only", FORM_ALONE)]
-    best = {at: max(one.get(at, 0.0) for one in anchors) for at in labelled}
-    return {
-        method: [(labelled[at], round(of[at] - best[at], DIGITS)) for at in of]
-        for method, of in right.items()
-    }
+    network = right.pop("local_only", {})
+    gains = {}
+    for method, of in right.items():
+        form = lone.get(method, lone.get("one_round", {}))
+        best = {at: max(network.get(at, 0.0), form.get(at, 0.0)) for at in of}
+        gains[method] = [(labelled[at], round(of[at] - best[at], DIGITS)) for at in of]
+    return gains
 
 
 def by_sites(gains: list[tuple[int, float]]) -> dict[str, float | None]:
@@ -132,6 +148,11 @@ def _mean(runs: list[Row], column: str) -> float | None:
     return None if "" in (v := [run[column] for run in runs]) else 100 * mean(map(float, v))
 
 
+def _spread(runs: list[Row], column: str) -> float | None:
+    """Return the standard deviation over seeds in %; None for one seed."""
+    return 100 * stdev(float(run[column]) for run in runs) if len(runs) > 1 else None
+
+
 def table(found: list[Row]) -> Iterator[str]:
     """Yield the lines of a Markdown table."""
     names = [*COLUMNS, "sites worse", *BY_LABELS, "printed, best", "rate"]
@@ -144,7 +165,7 @@ def table(found: list[Row]) -> Iterator[str]:
 
 
 def overview(found: dict[str, list[Row]]) -> Iterator[str]:
-    """Yield the lines of a table of all settings: by validation, and in brackets as printed.
+    """Yield the lines of a table of settings: by validation, and in brackets as printed.
 
     found: by setting, as of `rows`; the order is that of the first.
     """
@@ -154,8 +175,9 @@ def overview(found: dict[str, list[Row]]) -> Iterator[str]:
         cells = []
         for each in found.values():
             row = next((row for row in each if row["method"] == method), None)
+            spread = f" ± {row['spread']:.1f}" if row and row["spread"] is not None else ""
             printed = f" ({row['printed']:.1f})" if row and row["printed"] is not None else ""
-            cells.append(f"{row['by validation']:.1f}{printed}" if row else "")
+            cells.append(f"{row['by validation']:.1f}{spread}{printed}" if row else "")
         yield f"| {method} | {' | '.join(cells)} |"
 
 
@@ -174,7 +196,8 @@ def picture(found: list[Row]) -> Figure:
             axes.plot(row["printed"], place, "o", mfc="none", color=colour, ms=5)
     axes.set_yticks(range(len(found)), [row["method"] for row in reversed(found)], fontsize=7)
     least = min(row["printed"] or row["last"] for row in found)
-    axes.set(xlim=(least - 3, 97), ylim=(-1, len(found)))
+    most = max(row["by validation"] for row in found)
+    axes.set(xlim=(least - 3, most + 5), ylim=(-1, len(found)))
     figure.supxlabel(
         "accuracy, %: by validation (dot), last round (line's end), printed (ring);\n"
         "red: search helpers; blue: sites alone",
@@ -183,28 +206,44 @@ def picture(found: list[Row]) -> Figure:
     return figure
 
 
-def page(study: Path) -> Iterator[str]:
-    """Yield the lines of the page: a table for each setting that was run."""
-    settings = grid_of(study)["settings"]
-    paper = settings[SHOWN]["paper"]
-    yield f"# Table {paper['table']} over a frozen encoder"
-    for text in (
-        f"{paper['dataset']}, all images, 100 sites, 200 rounds with a tenth of the sites in each; "
-        "heads over `lite0` at 96 pixels. Accuracy on the sites' own test images, mean over sites, "
-        "%: at the round that validation chooses, at the last, at the best of all (as the paper "
-        "scores); and of the worst tenth of the sites. Sites worse: at how many sites, in %, the "
-        "first is more than a point below the better of a network and the closed form alone (where "
-        "runs were kept by site). Gain: its mean difference to that, in points, at sites with so "
-        "many labels. Printed: with the paper's own network. Rate: the best of four on another "
-        "seed, 50 rounds, alpha 0.5.",
-        f"`fedapp compare {study.name} rounds.num_rounds=50 --tune`, then [its grid]({study.name}"
-        ".yaml), which has 200 rounds. [Results](../../RESULTS.md) says what was found. "
-        "`python -m bench.paper_table` writes this page from [the numbers](results.csv).",
+@styled
+def curves(found: dict[str, list[Row]]) -> Figure:
+    """Draw each method's accuracy against the share of labels, for each alpha.
+
+    found: by setting, whose names are as "alpha=0.5, labels=0.05".
+    """
+    points: dict[str, dict[str, dict[float, float]]] = {}
+    for setting, each in found.items():
+        alpha, labels = setting.split(", labels=")
+        for row in each:
+            line = points.setdefault(alpha, {}).setdefault(row["method"], {})
+            line[float(labels)] = row["by validation"]
+    figure = Figure(figsize=(WIDTH_ONE * 1.6, 3.2))
+    for axes, (alpha, lines) in zip(
+        figure.subplots(1, len(points), sharey=True, squeeze=False)[0], points.items(), strict=True
     ):
-        yield from ("", *wrap(text, 120))
+        for method, line in sorted(lines.items()):
+            shares = sorted(line)
+            style = "--" if FORM_ALONE in method or method == "LocalOnly" else "-"
+            axes.plot(shares, [line[share] for share in shares], style, marker="o", label=method)
+        axes.set(xscale="log", title=alpha.replace("=", " = "), xlabel="share of labels")
+        axes.set_xticks(shares, [f"{share:.0%}" for share in shares])
+        axes.minorticks_off()
+    figure.axes[0].set_ylabel("accuracy, %")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", fontsize=7)
+    return figure
+
+
+def page(study: Path) -> Iterator[str]:
+    """Yield the lines of the page below `MARK`: a table for each setting that was run."""
+    settings = grid_of(study)["settings"]
     every = {setting: found for setting in settings if (found := rows(study, setting))}
     if len(every) > 1:
-        yield from ("", "## By validation (as printed)", "", *overview(every))
+        yield from ("", "## By validation (as printed)")
+        for first in range(0, len(every), BESIDE):
+            yield from ("", *overview(dict(list(every.items())[first : first + BESIDE])))
+    if SHOWN not in every:
+        yield from ("", f"![Accuracy against the share of labels]({study.name}.png)")
     for setting, found in every.items():
         seeds = min(row["seeds"] for row in found)
         yield from ("", f"## {setting}", "", f"{len(found)} rows, seeds of each: {seeds}.", "")
@@ -214,11 +253,15 @@ def page(study: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the page and the picture; print where."""
-    lines = "\n".join(page(STUDY)) + "\n"
-    write_atomic(STUDY / PAGE, lines.encode(), durable=False)
-    write_atomic(STUDY / f"{STUDY.name}.png", png(picture(rows(STUDY, SHOWN))), durable=False)
-    print(STUDY / PAGE)
+    """Write the pages, what is above `MARK` as it is, and the pictures; print where."""
+    for study in (RESULTS / name for name in STUDIES):
+        above = (study / PAGE).read_text("utf-8").partition(MARK)[0]
+        text = "\n".join([above + MARK, *page(study)]) + "\n"
+        write_atomic(study / PAGE, text.encode(), durable=False)
+        every = {setting: rows(study, setting) for setting in grid_of(study)["settings"]}
+        drawn = picture(every[SHOWN]) if SHOWN in every else curves(every)
+        write_atomic(study / f"{study.name}.png", png(drawn), durable=False)
+        print(study / PAGE)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""The page of the paper's table says what docs/results say."""
+"""The pages of comparisons over an encoder say what docs/results say."""
 
 import pytest
 
 from bench.paper_table import (
     FORM_ALONE,
+    MARK,
     PAGE,
+    RESULTS,
     SHOWN,
-    STUDY,
+    STUDIES,
     by_sites,
+    curves,
     overview,
     page,
     picture,
@@ -16,9 +19,13 @@ from bench.paper_table import (
 )
 from bench.record import csv_rows
 
+STUDY = RESULTS / "encoder_table1"
 
-def test_the_page_is_made_from_the_numbers():
-    assert (STUDY / PAGE).read_text(encoding="utf-8") == "\n".join(page(STUDY)) + "\n"
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_page_is_made_from_the_numbers(study):
+    below = (RESULTS / study / PAGE).read_text(encoding="utf-8").partition(MARK)[2]
+    assert below == "\n".join(["", *page(RESULTS / study)]) + "\n"
 
 
 def test_rows_are_of_the_runs_with_the_papers_number_and_the_closed_form_alone():
@@ -40,31 +47,37 @@ def test_gains_over_alone_by_hand(tmp_path):
     """Site 1 has more by the closed form alone than by a network; site 2 has no closed form.
 
     x is 10, 0.5 and 1 points below: only the first is more than a point. Sites have 20, 21 and 22
-    labels.
+    labels. y has a closed form of its own: it is 10 points above that, and 20 above the network.
     """
     sites = ["setting,method,seed,site,accuracy,alone,labelled", "b,x,740,1,0.1,,20"]
     for method, right, alone in (
         ("local_only", (0.5, 0.6, 0.7), [""] * 3),
         ("one_round", (0.8, 0.8, 0.7), (0.4, 0.9, "")),
         ("x", (0.4, 0.895, 0.69), [""] * 3),
+        ("y", (0.9, 0.8, 0.7), (0.8, 0.1, 0.1)),
     ):
         for site, (value, lone) in enumerate(zip(right, alone, strict=True)):
             sites.append(f"a,{method},740,{site},{value},{lone},{20 + site}")
     (tmp_path / "sites.csv").write_text("\n".join(sites), encoding="utf-8")
     found = site_gains(tmp_path, "a")
+    assert [gain for _, gain in found["y"]] == pytest.approx([0.1, 0.2, 0])
     assert [*by_sites(found.pop("x")).values()] == pytest.approx([100 / 3, -10, -0.75, None, None])
 
 
-def test_all_settings_side_by_side_by_hand():
-    def row(method, right, printed=None):
-        return {"method": method, "by validation": right, "printed": printed}
+def row(method, right, printed=None, spread=None):
+    return {"method": method, "by validation": right, "printed": printed, "spread": spread}
 
-    found = {"a": [row("x", 90.0, 80.0), row("y", 70.0)], "b": [row("z", 60.0), row("x", 50.06)]}
+
+def test_all_settings_side_by_side_by_hand():
+    found = {
+        "a": [row("x", 90, 80), row("y", 70, spread=1.26)],
+        "b": [row("z", 60), row("x", 50.06)],
+    }
     assert list(overview(found)) == [
         "| method | a | b |",
         "| --- | ---: | ---: |",
         "| x | 90.0 (80.0) | 50.1 |",
-        "| y | 70.0 |  |",
+        "| y | 70.0 ± 1.3 |  |",
         "| z |  | 60.0 |",
     ]
 
@@ -75,3 +88,9 @@ def test_the_picture_has_a_dot_for_each_row():
     dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 1]
     rings = [row for row in found if row["printed"] is not None]
     assert len(dots) == len(found) + len(rings)
+
+
+def test_a_curve_has_a_point_for_each_share_of_labels():
+    found = {"a=1, labels=0.5": [row("x", 90)], "a=1, labels=0.05": [row("x", 70)]}
+    [line] = curves({**found, "a=2, labels=0.5": [row("x", 80)]}).axes[0].lines
+    assert line.get_xydata().tolist() == [[0.05, 70], [0.5, 90]]
