@@ -63,13 +63,14 @@ def private(settings: Settings) -> dict[str, Settings]:
     return {f"100 %, masked, epsilon {e}": {**masked, "privacy.epsilon": e} for e in (8, 3, 1)}
 
 
+SHARES = (0.2, 0.1, 0.05)
 CASES: dict[str, dict[str, Settings]] = {
-    "heart": {
-        "100 %": {},
-        **private({}),
-        **{f"{100 * share:g} %": {"split.label_share": share} for share in (0.2, 0.1, 0.05)},
-    },
-    "heart_flamby": {"100 %": FLAMBY, **private(FLAMBY)},
+    data: {
+        "100 %": settings,
+        **private(settings),
+        **{f"{100 * share:g} %": {**settings, "split.label_share": share} for share in SHARES},
+    }
+    for data, settings in {"heart": {}, "heart_flamby": FLAMBY}.items()
 }
 """By data: the shares of training patients whose diagnosis is used. Private cases follow the one
 with which they are compared."""
@@ -253,6 +254,7 @@ def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
                 "labels": case,
                 "answer": name,
                 **{h: f"{x:.1f}" for h, x in zip(NAMES, means[:, 0].tolist(), strict=True)},
+                "worst": f"{means[:, 0].min():.1f}",
                 **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0)[:3].tolist(), strict=True)},
                 **(gains if np.nan_to_num(more).any() else dict.fromkeys(gains, "")),
             }
@@ -325,7 +327,7 @@ def main(
     table, spared = list[Row](), list[Row]()
     alone: Array = np.zeros(())
     for case, settings in CASES[data].items():
-        one_split = data == "heart_flamby" and "privacy.epsilon" not in settings
+        one_split = settings == FLAMBY
         found = measured(settings, draws[:1] if one_split else draws, chosen)
         # With masked sums nobody is alone: the gain is over what there is without them.
         alone = found.get(ALONE, alone)

@@ -5,6 +5,7 @@
 A page has a table for each setting that was run, beside what a paper prints for it.
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
@@ -30,7 +31,7 @@ from fedapp.reports.comparison.style import looks
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
 STUDIES = ("encoder_table1", "encoder_table2", "encoder_labels", "encoder_labels_cifar10")
-PAGE = "table.md"
+PAGE, GAINS = "table.md", "gains.png"
 MARK = "<!-- Below: python -m bench.paper_table -->"
 """The line of a page that ends what is written by hand."""
 SHOWN = "alpha=0.5"
@@ -39,6 +40,8 @@ BESIDE = 4
 """Settings beside each other in a table of accuracies."""
 FORM_ALONE = "closed form alone"
 """The row of `one_round` before any exchange: each site's own images only."""
+JOINED = ("One round", "Recommended", "FedAvg fine-tuned", "FedAvg, logits adjusted", "UM-pFSSL")
+"""Whose gains by labels are drawn."""
 SEARCHES, BUT = "um_pfssl", "um_pfssl_no_search"
 """How the names of methods begin that search helpers by uncertainty, and the one that does not."""
 COLUMNS = {
@@ -234,6 +237,27 @@ def curves(found: dict[str, list[Row]]) -> Figure:
     return figure
 
 
+@styled
+def who_gains(found: dict[str, list[Row]]) -> Figure:
+    """Draw the mean gain over the better way alone against the labels of a site, by setting."""
+    figure = Figure(figsize=(WIDTH_ONE * 1.6, 3))
+    places = range(len(BY_LABELS))
+    for axes, (setting, each) in zip(
+        figure.subplots(1, len(found), sharey=True, squeeze=False)[0], found.items(), strict=True
+    ):
+        for row in sorted(each, key=lambda row: str(row["method"])):
+            if row["method"] in JOINED:
+                gains = [math.nan if row[name] is None else row[name] for name in BY_LABELS]
+                axes.plot(places, gains, marker="o", label=row["method"])
+        axes.axhline(0, color="black", lw=0.8)
+        axes.set_xticks(places, ["to 20", "to 100", "to 180", "more"], fontsize=8)
+        axes.set_title(setting.replace("=", " = "))
+    figure.axes[0].set_ylabel("gain over the better way alone, points")
+    figure.supxlabel("labelled images of a site", size=9)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", fontsize=7)
+    return figure
+
+
 def page(study: Path) -> Iterator[str]:
     """Yield the lines of the page below `MARK`: a table for each setting that was run."""
     settings = grid_of(study)["settings"]
@@ -250,6 +274,7 @@ def page(study: Path) -> Iterator[str]:
         yield from table(found)
         if setting == SHOWN:
             yield from ("", f"![Each method, and as printed]({study.name}.png)")
+            yield from ("", f"![Gain by the labels of a site]({GAINS})")
 
 
 def main() -> None:
@@ -260,6 +285,8 @@ def main() -> None:
         write_atomic(study / PAGE, text.encode(), durable=False)
         every = {setting: rows(study, setting) for setting in grid_of(study)["settings"]}
         drawn = picture(every[SHOWN]) if SHOWN in every else curves(every)
+        if SHOWN in every:
+            write_atomic(study / GAINS, png(who_gains(every)), durable=False)
         write_atomic(study / f"{study.name}.png", png(drawn), durable=False)
         print(study / PAGE)
 
