@@ -53,6 +53,7 @@ COLUMNS = {
 ALONE = "alone_selected_test_accuracy"
 BY_LABELS = {"gain: to 20": (0, 20), "to 100": (21, 100), "to 180": (101, 180), "more": (181, 1e9)}
 """Columns of the mean gain over the better way alone, and the labels that their sites have."""
+COST = ("seconds", "MB a site")
 PUBLISHED = {**OTHERS[FLEXPROTO], **OTHERS[FEDSIAM]}
 """Names of methods that have none in a comparison's figures."""
 DIGITS = 4
@@ -98,6 +99,8 @@ def rows(study: Path, setting: str) -> list[Row]:
             "rate": settings_of(grid, setting, method).get(RATE),
             **by_sites(of_sites.get(method, [])),
             "spread": _spread(own, COLUMNS["by validation"]),
+            "seconds": mean(float(run["wall_seconds"]) for run in own),
+            "MB a site": mean(megabytes(run) for run in own),
             "seeds": len(own),
             "searches": method.startswith(SEARCHES) and method != BUT,
             "alone": method == "local_only",
@@ -106,7 +109,7 @@ def rows(study: Path, setting: str) -> list[Row]:
             lone = _mean(own, ALONE)
             name = FORM_ALONE if method == "one_round" else f"{FORM_ALONE}, {method}"
             empty = {"worst tenth": None, **by_sites([]), "method": name, "alone": True}
-            spread = {"spread": _spread(own, ALONE)}
+            spread = {"spread": _spread(own, ALONE), **dict.fromkeys(COST)}
             found.append({**found[-1], **dict.fromkeys(COLUMNS, lone), **empty, **spread})
     return sorted(found, key=lambda row: -row["by validation"])
 
@@ -151,6 +154,11 @@ def _mean(runs: list[Row], column: str) -> float | None:
     return None if "" in (v := [run[column] for run in runs]) else 100 * mean(map(float, v))
 
 
+def megabytes(run: Row) -> float:
+    """Return what a site sent and got in a run, measuring left out, in MB."""
+    return (float(run["bytes_down"]) + float(run["bytes_up"])) / float(run["sites"]) / 1e6
+
+
 def _spread(runs: list[Row], column: str) -> float | None:
     """Return the standard deviation over seeds in %; None for one seed."""
     return 100 * stdev(float(run[column]) for run in runs) if len(runs) > 1 else None
@@ -158,11 +166,11 @@ def _spread(runs: list[Row], column: str) -> float | None:
 
 def table(found: list[Row]) -> Iterator[str]:
     """Yield the lines of a Markdown table."""
-    names = [*COLUMNS, "sites worse", *BY_LABELS, "printed, best", "rate"]
+    names = [*COLUMNS, "sites worse", *BY_LABELS, *COST, "printed, best", "rate"]
     yield f"| method | {' | '.join(names)} |"
     yield f"| --- |{' ---: |' * len(names)}"
     for row in found:
-        values = [row[name] for name in (*COLUMNS, "sites worse", *BY_LABELS, "printed")]
+        values = [row[name] for name in (*COLUMNS, "sites worse", *BY_LABELS, *COST, "printed")]
         cells = ["" if value is None else f"{value:.1f}" for value in values]
         yield f"| {row['method']} | {' | '.join(cells)} | {row['rate'] or ''} |"
 
