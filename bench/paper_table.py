@@ -114,6 +114,12 @@ def rows(study: Path, setting: str) -> list[Row]:
     return sorted(found, key=lambda row: -row["by validation"])
 
 
+def every_setting(study: Path) -> dict[str, list[Row]]:
+    """Return the rows of each setting that was run."""
+    settings = grid_of(study)["settings"]
+    return {setting: found for setting in settings if (found := rows(study, setting))}
+
+
 def site_gains(study: Path, setting: str) -> dict[str, list[tuple[int, float]]]:
     """Return each method's sites: their labelled images, and the gain over the better way alone.
 
@@ -268,8 +274,7 @@ def who_gains(found: dict[str, list[Row]]) -> Figure:
 
 def page(study: Path) -> Iterator[str]:
     """Yield the lines of the page below `MARK`: a table for each setting that was run."""
-    settings = grid_of(study)["settings"]
-    every = {setting: found for setting in settings if (found := rows(study, setting))}
+    every = every_setting(study)
     if len(every) > 1:
         yield from ("", "## By validation (as printed)")
         for first in range(0, len(every), BESIDE):
@@ -291,7 +296,7 @@ def main() -> None:
         above = (study / PAGE).read_text("utf-8").partition(MARK)[0]
         text = "\n".join([above + MARK, *page(study)]) + "\n"
         write_atomic(study / PAGE, text.encode(), durable=False)
-        every = {setting: rows(study, setting) for setting in grid_of(study)["settings"]}
+        every = every_setting(study)
         drawn = picture(every[SHOWN]) if SHOWN in every else curves(every)
         if SHOWN in every:
             write_atomic(study / GAINS, png(who_gains(every)), durable=False)
