@@ -3,7 +3,7 @@
 `python -m bench.study [NAME ...]`: all grids results_*, second_* and crossing of conf/sweeps, or
 those named. What was run before is kept, what was cut goes on; so a second call only writes the
 pages anew. The tables and the numbers of each run go into docs/results/NAME/; its page there is
-tables.md, to which docs/RESULTS.md links. Of its figures only those go there that a page under
+tables.md, to which docs/results/all_tables.md links. Of its figures only those go there that a page under
 docs/ shows: all others stay in the comparison's own folder.
 
 What a grid says of tuning decides: `tune`: its methods are tuned, then compared; `tuned_from`: they
@@ -33,7 +33,7 @@ from fedapp.tools.compare.tuning import chosen_values, laid_over, write_grid
 
 FIRST = ("results_fashion_mnist", "results_cifar10")
 """The studies that run first; the others follow by name."""
-DOCUMENT = Path(__file__).parents[1] / "docs" / "RESULTS.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "results" / "all_tables.md"
 NUMBERS = "results.csv"
 """The file of a comparison that is copied beside its page; it has a row for each run."""
 PAGE = "tables.md"
@@ -125,7 +125,7 @@ def published(study: Study, folder: Path, shown: Collection[str] = ()) -> None:
 
 def figures_shown(name: str) -> set[str]:
     """Return the figures of a study that a page under docs/ shows, by their file names."""
-    docs = DOCUMENT.parent
+    docs = DOCUMENT.parents[1]
     pages = [*docs.glob("*.md"), *docs.glob("results/*.md")]
     text = "\n".join(file.read_text(encoding="utf-8") for file in pages)
     return set(re.findall(rf"[(/]{re.escape(name)}/([\w.-]+\.png)\)", text))
@@ -232,10 +232,10 @@ def main(names: Sequence[str]) -> None:
     root = Path(os.environ.get("FEDAPP_OUT") or "~/fedapp-runs").expanduser()
     try:
         for name in chosen:
-            published(run(name, root), DOCUMENT.parent / "results" / name, figures_shown(name))
+            published(run(name, root), DOCUMENT.parent / name, figures_shown(name))
             print(f"docs/results/{name}/{PAGE} is written")
-            if f"](results/{name}/{PAGE})" not in DOCUMENT.read_text(encoding="utf-8"):
-                print(f"{DOCUMENT.name} has no link to it: add [{name}](results/{name}/{PAGE})")
+            if f"]({name}/{PAGE})" not in DOCUMENT.read_text(encoding="utf-8"):
+                print(f"{DOCUMENT.name} has no link to it: add [{name}]({name}/{PAGE})")
     except FedAppError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

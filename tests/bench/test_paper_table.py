@@ -3,6 +3,7 @@
 import pytest
 
 from bench.paper_table import (
+    BY_LABELS,
     FORM_ALONE,
     MARK,
     PAGE,
@@ -11,11 +12,14 @@ from bench.paper_table import (
     STUDIES,
     by_sites,
     curves,
+    megabytes,
     overview,
     page,
     picture,
     rows,
+    settings_of,
     site_gains,
+    who_gains,
 )
 from bench.record import csv_rows
 
@@ -94,3 +98,22 @@ def test_a_curve_has_a_point_for_each_share_of_labels():
     found = {"a=1, labels=0.5": [row("x", 90)], "a=1, labels=0.05": [row("x", 70)]}
     [line] = curves({**found, "a=2, labels=0.5": [row("x", 80)]}).axes[0].lines
     assert line.get_xydata().tolist() == [[0.05, 70], [0.5, 90]]
+
+
+def test_a_method_may_have_other_settings_in_a_setting():
+    other = {"methods": {"x": {"rate": 2}}}
+    grid = {"methods": {"x": {"rate": 1, "size": 3}}, "settings": {"a": {}, "b": other}}
+    assert settings_of(grid, "a", "x") == {"rate": 1, "size": 3}
+    assert settings_of(grid, "b", "x") == {"rate": 2, "size": 3}
+
+
+def test_bytes_of_a_site_by_hand():
+    assert megabytes({"bytes_down": "3e6", "bytes_up": "1e6", "sites": "2"}) == 2
+
+
+def test_gains_are_drawn_by_labels_and_a_missing_one_leaves_a_gap():
+    gains = dict(zip(BY_LABELS, (50.0, None, 5.0, 0.5), strict=True))
+    axes = who_gains({"alpha=1": [{**row("One round", 90), **gains}, row("FixAvg", 80)]}).axes[0]
+    [line] = [line for line in axes.lines if line.get_label() == "One round"]
+    assert str(line.get_ydata().tolist()) == "[50.0, nan, 5.0, 0.5]"
+    assert len(axes.lines) == 2  # and the line at no gain

@@ -95,8 +95,9 @@ def test_a_page_is_written_with_the_figures_that_are_shown_elsewhere_beside_it(
 def test_figures_are_shown_that_a_page_names_by_the_studys_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(study, "DOCUMENT", tmp_path / "RESULTS.md")
-    study.DOCUMENT.write_text("![a](results/one/a.png) ![b](results/other/b.png) [c](one/c.md)")
+    monkeypatch.setattr(study, "DOCUMENT", tmp_path / "results" / "all_tables.md")
+    text = "![a](results/one/a.png) ![b](results/other/b.png) [c](one/c.md)"
+    (tmp_path / "RESULTS.md").write_text(text)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "gallery.md").write_text("![d](one/d-1_0.5.png)\n![e](someone/e.png)")
     assert study.figures_shown("one") == {"a.png", "d-1_0.5.png"}
@@ -214,7 +215,7 @@ def test_results_names_every_study_that_ships():
     text = study.DOCUMENT.read_text(encoding="utf-8")
     assert study.studies()[:2] == list(study.FIRST)
     for name in study.studies():
-        assert f"`{name}`" in text or f"](results/{name}/{study.PAGE})" in text, name
+        assert f"]({name}/{study.PAGE})" in text, name
 
 
 def test_a_grid_with_candidates_is_tuned_first_and_another_only_compared(
@@ -276,11 +277,11 @@ def test_a_study_to_which_results_does_not_lead_is_told(
 ):
     write_sweeps(tmp_path, results=SOURCE)
     monkeypatch.setattr(study, "run", lambda *_: ran)
-    monkeypatch.setattr(study, "DOCUMENT", tmp_path / "RESULTS.md")
+    monkeypatch.setattr(study, "DOCUMENT", tmp_path / "all_tables.md")
     study.DOCUMENT.write_text("# Results\n")
     study.main(["results"])
-    wanted = "[results](results/results/tables.md)"
-    assert f"RESULTS.md has no link to it: add {wanted}" in capsys.readouterr().out
+    wanted = "[results](results/tables.md)"
+    assert f"all_tables.md has no link to it: add {wanted}" in capsys.readouterr().out
     study.DOCUMENT.write_text(f"# Results\n\n{wanted}\n")
     study.main(["results"])
     assert capsys.readouterr().out == "docs/results/results/tables.md is written\n"
