@@ -3,8 +3,8 @@
 `python -m bench.study [NAME ...]`: all grids results_*, second_* and crossing of conf/sweeps, or
 those named. What was run before is kept, what was cut goes on; so a second call only writes the
 pages anew. The tables and the numbers of each run go into docs/results/NAME/; its page there is
-tables.md, to which docs/results/all_tables.md links. Of its figures only those go there that a page under
-docs/ shows: all others stay in the comparison's own folder.
+tables.md, to which docs/results/all_tables.md links. Of its figures only those go there that a page
+under docs/ shows: all others stay in the comparison's own folder.
 
 What a grid says of tuning decides: `tune`: its methods are tuned, then compared; `tuned_from`: they
 have what was chosen for that grid, which is tuned first; neither: they are compared as they are.
