@@ -278,7 +278,7 @@ def page(study: Path) -> Iterator[str]:
     """Yield the lines of the page below `MARK`: a table for each setting that was run."""
     every = every_setting(study)
     if len(every) > 1:
-        yield from ("", "## Side by side (as printed)")
+        yield from ("", "## Side by side")
         for first in range(0, len(every), BESIDE):
             yield from ("", *overview(dict(list(every.items())[first : first + BESIDE])))
     if SHOWN not in every:
