@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+import torch
 import typer
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
@@ -25,7 +26,7 @@ from bench.command import Quick, carry_out
 from bench.record import Row, save
 from fedapp.data.hospitals import NAMES
 from fedapp.data.inputs import normalise
-from fedapp.data.sites import LABELLED, TEST, SiteData
+from fedapp.data.sites import LABELLED, TEST, VAL, SiteData
 from fedapp.experiment.config import load_experiment
 from fedapp.simulation.loopback import run_loopback
 from fedapp.site.federation import federation_of
@@ -37,8 +38,10 @@ Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Settings = Mapping[str, str | int | float | bool]
 Answers = list[Array]
-"""By hospital: the probability that a patient of its test part is ill, [n]."""
+"""By hospital: the probability that a patient of its test part is ill, and after these the same of
+its validation part, [n]."""
 TOGETHER, ALONE = "one_round, together", "one_round, alone"
+REGRESSION, BETTER = "logistic regression, alone", "alone, the better of both"
 FEDAVG, RECOMMENDED = "FedAvg of a logistic regression", "recommended, together"
 COMMONER = "the commoner diagnosis"
 EVEN = ", even mix"
@@ -48,7 +51,9 @@ SPARED = {TOGETHER: "together", ALONE: "alone", TOGETHER + EVEN: "together, even
 MEANS = "mean", "balanced", "AUROC"
 """Accuracy, balanced accuracy and AUROC: means over the hospitals."""
 GAINS = "over alone", "balanced over alone", "AUROC over alone"
-"""The gains of these means, draw by draw."""
+"""The gains of these means over `one_round` alone, draw by draw."""
+OVER_BETTER = "over the better alone"
+"""The gain in accuracy over what each hospital would have chosen without the others."""
 ROUNDS, STEPS = 50, 10
 """Of FedAvg: rounds, and steps of each hospital in a round, each on all its labelled patients."""
 TRAINED: Settings = {"method.preset": "recommended", "method.guesses": 0, "rounds.num_rounds": 10}
@@ -78,22 +83,27 @@ with which they are compared."""
 
 @dataclass(frozen=True)
 class Hospital:
-    """A hospital's labelled training patients and its test patients, both standardised."""
+    """A hospital's patients, standardised.
+
+    known, labels: its labelled training patients. asked: its test patients, then its validation
+    patients. truth, validation: which of the first and which of the second are ill.
+    """
 
     known: Array
     labels: Labels
-    test: Array
+    asked: Array
     truth: Labels
+    validation: Labels
 
     @classmethod
     def of(cls, data: SiteData) -> "Hospital":
         """Return it as arrays."""
-        both = (data.parts[part] for part in (LABELLED, TEST))
-        (known, labels), (test, truth) = (
+        every = (data.parts[part] for part in (LABELLED, TEST, VAL))
+        (known, labels), (test, truth), (val, validation) = (
             (normalise(one.inputs, data.mean, data.std).double().numpy(), one.labels.numpy())
-            for one in both
+            for one in every
         )
-        return cls(known, labels, test, truth)
+        return cls(known, labels, np.concatenate([test, val]), truth, validation)
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,10 @@ class Chosen:
 
 
 def answers(settings: Settings, chosen: Chosen) -> tuple[dict[str, Answers], list[Labels]]:
-    """Return each method's answers in one draw, and by hospital which test patients are ill."""
+    """Return each method's answers in one draw, and by hospital which test patients are ill.
+
+    These answers are of test patients only.
+    """
     experiment = load_experiment("heart", settings)
     federation = federation_of(experiment)
     sites = [federation.dealt.site(k) for k in range(experiment.split.num_clients)]
@@ -120,26 +133,46 @@ def answers(settings: Settings, chosen: Chosen) -> tuple[dict[str, Answers], lis
         lone = [logistic([h], h, chosen.penalty) for h in hospitals]
         pooled = [logistic(hospitals, h, chosen.penalty) for h in hospitals]
         *weights, constant = fedavg(hospitals, chosen.rate)
-        averaged = [sigmoid(h.test @ weights + constant) for h in hospitals]
+        averaged = [sigmoid(h.asked @ weights + constant) for h in hospitals]
         own = [ill_share([h.labels]) for h in hospitals]
         of_all, even = ([s] * len(own) for s in (ill_share([h.labels for h in hospitals]), 0.5))
         trained = {**settings, **TRAINED, "training.learning_rate": chosen.recommended}
         found |= {
-            ALONE: alone(settings, sites),
+            ALONE: (closed := alone(settings, sites)),
             RECOMMENDED: closed_form(trained, sites),
             FEDAVG: averaged,
             "FedAvg, for its own mix": for_mix(averaged, of_all, own),
-            "logistic regression, alone": lone,
+            REGRESSION: lone,
+            BETTER: better(closed, lone, hospitals),
             "logistic regression, pooled": pooled,
             "pooled, for its own mix": for_mix(pooled, of_all, own),
-            COMMONER: [np.full(len(h.truth), ill_share([h.labels])) for h in hospitals],
+            COMMONER: [np.full(len(h.asked), ill_share([h.labels])) for h in hospitals],
             TOGETHER + EVEN: closed_form({**settings, "method.own_mix": False}, sites),
             ALONE + EVEN: alone({**settings, "method.own_mix": False}, sites),
             "FedAvg" + EVEN: for_mix(averaged, of_all, even),
-            "logistic regression, alone" + EVEN: for_mix(lone, own, even),
+            REGRESSION + EVEN: for_mix(lone, own, even),
             "pooled" + EVEN: for_mix(pooled, of_all, even),
         }
-    return found, [h.truth for h in hospitals]
+    truth = [h.truth for h in hospitals]
+    return {name: cut_to(truth, said) for name, said in found.items()}, truth
+
+
+def cut_to(truth: Sequence[Labels], said: Answers) -> Answers:
+    """Return the answers to test patients, by hospital."""
+    return [of[: len(ill)] for of, ill in zip(said, truth, strict=True)]
+
+
+def better(first: Answers, second: Answers, hospitals: Sequence[Hospital]) -> Answers:
+    """Return by hospital the answers that are right on more of its validation patients.
+
+    Where both are, or nobody validates, the first.
+    """
+
+    def right(said: Array, of: Hospital) -> int:
+        return int(((said[len(of.truth) :] > 0.5) == of.validation).sum())
+
+    every = zip(first, second, hospitals, strict=True)
+    return [two if right(two, of) > right(one, of) else one for one, two, of in every]
 
 
 def ill_share(labels: Sequence[Labels]) -> float:
@@ -151,7 +184,9 @@ def ill_share(labels: Sequence[Labels]) -> float:
 def closed_form(settings: Settings, sites: Sequence[SiteData]) -> Answers:
     """Return the answers of the models that these hospitals keep of a run with these settings."""
     run = fedapp.open_run(run_loopback(load_experiment("heart", settings))[1])
-    return [run.model(s.name).probabilities(s.test)[:, 1].double().numpy() for s in sites]
+    asked = [torch.cat([s.parts[part].inputs for part in (TEST, VAL)]) for s in sites]
+    every = [run.model(s.name).probabilities(of) for s, of in zip(sites, asked, strict=True)]
+    return [said[:, 1].double().numpy() for said in every]
 
 
 def alone(settings: Settings, sites: Sequence[SiteData]) -> Answers:
@@ -167,9 +202,9 @@ def logistic(givers: Sequence[Hospital], taker: Hospital, penalty: float) -> Arr
     """
     x, y = (np.concatenate(of) for of in zip(*((g.known, g.labels) for g in givers), strict=True))
     if len(set(y.tolist())) < 2:
-        return np.full(len(taker.truth), float(y[0]))
+        return np.full(len(taker.asked), float(y[0]))
     fitted = LogisticRegression(C=penalty, max_iter=1000).fit(x, y)
-    said: Array = fitted.predict_proba(taker.test)[:, 1]
+    said: Array = fitted.predict_proba(taker.asked)[:, 1]
     return said
 
 
@@ -238,17 +273,19 @@ def measured(settings: Settings, seeds: range, chosen: Chosen) -> dict[str, Arra
     return {name: np.array(of) for name, of in found.items()}
 
 
-def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
+def rows(case: str, found: Mapping[str, Array], alone: Array, best: Array) -> list[Row]:
     """Return a row for each method: its accuracy at each hospital, the means, the gains.
 
     alone: the scores [draws, hospitals, 5] over which the gains are, in the same draws; answers for
-    an even mix are compared with those of `one_round` alone. Gains have 95 % intervals over draws.
+    an even mix are compared with those of `one_round` alone. best: those of `BETTER`. Gains have
+    95 % intervals over draws.
     """
     made: list[Row] = []
     for name, of in found.items():
         means = np.nanmean(of, axis=0)
         more = of - (found[ALONE + EVEN] if name.endswith(EVEN) else alone)
         gains = dict(zip(GAINS, map(with_interval, np.nanmean(more, axis=1).T[:3]), strict=True))
+        over = with_interval((of - best)[..., 0].mean(1))
         made.append(
             {
                 "labels": case,
@@ -257,6 +294,7 @@ def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
                 "worst": f"{means[:, 0].min():.1f}",
                 **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0)[:3].tolist(), strict=True)},
                 **(gains if np.nan_to_num(more).any() else dict.fromkeys(gains, "")),
+                OVER_BETTER: "" if name == BETTER or name.endswith(EVEN) else over,
             }
         )
     return made
@@ -326,12 +364,13 @@ def main(
     chosen = Chosen(penalty, rate, recommended)
     table, spared = list[Row](), list[Row]()
     alone: Array = np.zeros(())
+    best = alone
     for case, settings in CASES[data].items():
         one_split = settings == FLAMBY
         found = measured(settings, draws[:1] if one_split else draws, chosen)
         # With masked sums nobody is alone: the gain is over what there is without them.
-        alone = found.get(ALONE, alone)
-        table += rows(case, found, alone)
+        alone, best = found.get(ALONE, alone), found.get(BETTER, best)
+        table += rows(case, found, alone, best)
         spared += found_and_spared(case, found) if ALONE in found else []
         print(f"bench.hospitals: {data}, {case}: done", flush=True)
     told = {"draws": f"{draws.start} to {draws.stop - 1}"}

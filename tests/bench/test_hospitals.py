@@ -7,8 +7,11 @@ from bench import hospitals as bench_hospitals
 from bench.hospitals import (
     ALONE,
     EVEN,
+    OVER_BETTER,
     TOGETHER,
     Hospital,
+    better,
+    cut_to,
     fedavg,
     for_mix,
     found_and_spared,
@@ -37,13 +40,26 @@ def test_shares_and_scores():
 
 
 def test_one_diagnosis_alone_is_the_answer():
-    one = Hospital(np.zeros((2, 3)), np.array([1, 1]), np.ones((4, 3)), np.array([0, 1, 1, 1]))
+    one = hospital(np.zeros((2, 3)), [1, 1], [0, 1, 1], [1])
     assert logistic([one], one, 0.3).tolist() == [1.0] * 4
 
 
-def hospital(x, labels):
-    known = np.array(x, float)
-    return Hospital(known, np.array(labels, int), known[:0], np.array([], int))
+def hospital(x, labels, truth=(), validation=()):
+    known, ill = np.array(x, float), [np.array(of, int) for of in (labels, truth, validation)]
+    asked = np.zeros((len(truth) + len(validation), known.shape[1]))
+    return Hospital(known, ill[0], asked, *ill[1:])
+
+
+def test_the_better_way_alone_is_right_on_more_validation_patients():
+    """The first two answers are of test patients and do not count; equal: the first way."""
+    one, nobody = hospital([[0.0]], [0], [1, 1], [0, 1]), hospital([[0.0]], [0], [1, 0])
+    wrong, right = np.array([0.9, 0.9, 0.6, 0.6]), np.array([0.1, 0.1, 0.4, 0.6])
+    assert (
+        better([wrong], [right], [one])[0] is right and better([right], [wrong], [one])[0] is right
+    )
+    assert better([right[:2]], [wrong[:2]], [nobody])[0].tolist() == [0.1, 0.1]
+    assert better([wrong], [wrong.copy()], [one])[0] is wrong
+    assert cut_to([one.truth], [right])[0].tolist() == [0.1, 0.1]
 
 
 def test_fedavg_by_hand(monkeypatch):
@@ -67,8 +83,9 @@ def test_the_gain_is_paired_over_draws():
     alone = np.full((2, 4, 5), 50.0)
     together = alone + np.array([10.0, 20.0])[:, None, None]
     every = {TOGETHER: together, ALONE: alone, ALONE + EVEN: together, TOGETHER + EVEN: alone}
-    first, second, _, even = rows("100 %", every, alone)
+    first, second, _, even = rows("100 %", every, alone, alone + 5)
     assert first["over alone"] == first["AUROC over alone"] == "+15.0 ± 9.8"  # 1.96 * 7.07 / 2**.5
+    assert (first[OVER_BETTER], even[OVER_BETTER]) == ("+10.0 ± 9.8", "")
     shown = first["mean"], second["over alone"], even["over alone"]  # even: over the even mix alone
     assert shown == ("65.0", "", "-15.0 ± 9.8")
     spared = found_and_spared("100 %", every)
