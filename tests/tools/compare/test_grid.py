@@ -389,7 +389,7 @@ def test_every_sweep_builds_all_its_cells(name: str, tmp_path: Path):
 SMALL = {
     *("small", "mixed_sites", "fedul_table1_small", "fedul_noise_small", "fedsiam_cifar10_small"),
     *("fedul_sets_small", "fedul_cifar10_small", "crossing", "privacy", "advise"),
-    *("encoder_labels", "encoder_labels_cifar10", "hospitals"),
+    *("encoder_labels", "encoder_labels_cifar10", "encoder_labels_xrays", "hospitals"),
     *(n for n in sweeps() if n.startswith(("results_", "second_", "flexproto_", "why_"))),
 }
 """Sweeps that are not of a paper's size."""
