@@ -176,9 +176,14 @@ def lines_of(every: Sequence[Axes]) -> dict[str, Artist]:
 def legend(figure: Figure, named: Mapping[str, Artist], columns: int = 4) -> None:
     """Put a legend of these lines below the panels, where it covers nothing."""
     columns = min(len(named), columns if figure.get_figwidth() >= WIDTH_MORE else columns - 1)
+    while True:
+        made = figure.legend([*named.values()], [*named], loc="outside lower center", ncols=columns)
+        if columns == 1 or made.get_window_extent().width <= figure.bbox.width:
+            break
+        made.remove()  # long names would be cut off
+        columns -= 1
     rows = -(-len(named) // columns)
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW * rows)
-    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
 
 
 @styled

@@ -24,6 +24,8 @@ from fedapp.reports.comparison.figures import (
     error_curves,
     gain_by_labels_figure,
     harm_figure,
+    legend,
+    panels,
     png,
     sweep_figure,
 )
@@ -35,6 +37,19 @@ from tests.reports.comparison.synthetic import realistic, result, site, written
 METHODS = ("local_only", "fixavg", "um_pfssl")
 LABELS = ["LocalOnly", "FixAvg", "UM-pFSSL"]
 TABLE_IV = {"table": "IV", "dataset": "FashionMNIST"}
+
+
+def test_a_legend_of_long_names_has_fewer_columns():
+    """Ten inches hold four columns of short names, three of 30 letters, one of 120."""
+    for letters, columns in ((2, 4), (30, 3), (120, 1)):
+        figure, (axes, _) = panels(2, 3.0)
+        lines = {f"{k}{'e' * (letters - 1)}": axes.plot([k])[0] for k in range(8)}
+        legend(figure, lines)
+        (made,) = figure.legends
+        figure.draw_without_rendering()
+        box = made.get_window_extent()
+        assert made._ncols == columns, letters
+        assert columns == 1 or (box.x0 >= 0 and box.x1 <= figure.bbox.width)
 
 
 def legend_of(figure: Figure) -> list[str]:
