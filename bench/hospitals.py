@@ -120,10 +120,7 @@ class Chosen:
 
 
 def answers(settings: Settings, chosen: Chosen) -> tuple[dict[str, Answers], list[Labels]]:
-    """Return each method's answers in one draw, and by hospital which test patients are ill.
-
-    These answers are of test patients only.
-    """
+    """Return each method's answers in one draw, and by hospital which test patients are ill."""
     experiment = load_experiment("heart", settings)
     federation = federation_of(experiment)
     sites = [federation.dealt.site(k) for k in range(experiment.split.num_clients)]
@@ -153,13 +150,7 @@ def answers(settings: Settings, chosen: Chosen) -> tuple[dict[str, Answers], lis
             REGRESSION + EVEN: for_mix(lone, own, even),
             "pooled" + EVEN: for_mix(pooled, of_all, even),
         }
-    truth = [h.truth for h in hospitals]
-    return {name: cut_to(truth, said) for name, said in found.items()}, truth
-
-
-def cut_to(truth: Sequence[Labels], said: Answers) -> Answers:
-    """Return the answers to test patients, by hospital."""
-    return [of[: len(ill)] for of, ill in zip(said, truth, strict=True)]
+    return found, [h.truth for h in hospitals]
 
 
 def better(first: Answers, second: Answers, hospitals: Sequence[Hospital]) -> Answers:
@@ -249,8 +240,10 @@ Scores = tuple[float, float, float, float, float]
 def scores(said: Array, ill: Labels) -> Scores:
     """Return accuracy, balanced accuracy, AUROC, sensitivity and specificity in %.
 
-    All but the first are NaN where nobody, or everybody, is ill.
+    said: of these patients, which may be followed by others. All but the first are NaN where
+    nobody, or everybody, is ill.
     """
+    said = said[: len(ill)]
     called = said > 0.5
     accuracy = 100 * float((called == ill).mean())
     if len(set(ill.tolist())) < 2:

@@ -54,8 +54,9 @@ MARKERS = "os^DvP*X"
 """Markers of lines that cross, so that they can be told apart without colours."""
 PANEL_COLUMNS = 2
 WIDTH_ONE, WIDTH_MORE = 7.0, 10.0
-LEGEND_ROW = 0.22
-"""Height of a row of the legend, in inches."""
+LEGEND_ROW, LEGEND_LINE, LETTER = 0.22, 0.65, 0.08
+"""Of the legend, in inches: height of a row, width of a line with the space around it, and of an
+average letter of its name."""
 MOST_BANDS = 8
 """With more lines than this a panel has no bands, which would hide each other."""
 
@@ -173,17 +174,15 @@ def lines_of(every: Sequence[Axes]) -> dict[str, Artist]:
     return named
 
 
-def legend(figure: Figure, named: Mapping[str, Artist], columns: int = 4) -> None:
-    """Put a legend of these lines below the panels, where it covers nothing."""
-    columns = min(len(named), columns if figure.get_figwidth() >= WIDTH_MORE else columns - 1)
-    while True:
-        made = figure.legend([*named.values()], [*named], loc="outside lower center", ncols=columns)
-        if columns == 1 or made.get_window_extent().width <= figure.bbox.width:
-            break
-        made.remove()  # long names would be cut off
-        columns -= 1
-    rows = -(-len(named) // columns)
-    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * rows)
+def legend(figure: Figure, named: Mapping[str, Artist]) -> None:
+    """Put a legend of these lines below the panels, where it covers nothing.
+
+    It has at most four columns, and fewer where long names would be cut off.
+    """
+    fit = int(figure.get_figwidth() / (LEGEND_LINE + LETTER * max(map(len, named))))
+    columns = max(1, min(len(named), fit, 4))
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * -(-len(named) // columns))
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
 
 
 @styled
