@@ -51,9 +51,8 @@ SPARED = {TOGETHER: "together", ALONE: "alone", TOGETHER + EVEN: "together, even
 MEANS = "mean", "balanced", "AUROC"
 """Accuracy, balanced accuracy and AUROC: means over the hospitals."""
 GAINS = "over alone", "balanced over alone", "AUROC over alone"
-"""The gains of these means over `one_round` alone, draw by draw."""
-OVER_BETTER = "over the better alone"
-"""The gain in accuracy over what each hospital would have chosen without the others."""
+"""The gains of these means, draw by draw, over what each hospital would have chosen without the
+others."""
 ROUNDS, STEPS = 50, 10
 """Of FedAvg: rounds, and steps of each hospital in a round, each on all its labelled patients."""
 TRAINED: Settings = {"method.preset": "recommended", "method.guesses": 0, "rounds.num_rounds": 10}
@@ -266,19 +265,17 @@ def measured(settings: Settings, seeds: range, chosen: Chosen) -> dict[str, Arra
     return {name: np.array(of) for name, of in found.items()}
 
 
-def rows(case: str, found: Mapping[str, Array], alone: Array, best: Array) -> list[Row]:
+def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
     """Return a row for each method: its accuracy at each hospital, the means, the gains.
 
     alone: the scores [draws, hospitals, 5] over which the gains are, in the same draws; answers for
-    an even mix are compared with those of `one_round` alone. best: those of `BETTER`. Gains have
-    95 % intervals over draws.
+    an even mix are compared with those of `one_round` alone. Gains have 95 % intervals over draws.
     """
     made: list[Row] = []
     for name, of in found.items():
         means = np.nanmean(of, axis=0)
         more = of - (found[ALONE + EVEN] if name.endswith(EVEN) else alone)
         gains = dict(zip(GAINS, map(with_interval, np.nanmean(more, axis=1).T[:3]), strict=True))
-        over = with_interval((of - best)[..., 0].mean(1))
         made.append(
             {
                 "labels": case,
@@ -287,7 +284,6 @@ def rows(case: str, found: Mapping[str, Array], alone: Array, best: Array) -> li
                 "worst": f"{means[:, 0].min():.1f}",
                 **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0)[:3].tolist(), strict=True)},
                 **(gains if np.nan_to_num(more).any() else dict.fromkeys(gains, "")),
-                OVER_BETTER: "" if name == BETTER or name.endswith(EVEN) else over,
             }
         )
     return made
@@ -357,13 +353,12 @@ def main(
     chosen = Chosen(penalty, rate, recommended)
     table, spared = list[Row](), list[Row]()
     alone: Array = np.zeros(())
-    best = alone
     for case, settings in CASES[data].items():
         one_split = settings == FLAMBY
         found = measured(settings, draws[:1] if one_split else draws, chosen)
         # With masked sums nobody is alone: the gain is over what there is without them.
-        alone, best = found.get(ALONE, alone), found.get(BETTER, best)
-        table += rows(case, found, alone, best)
+        alone = found.get(BETTER, alone)
+        table += rows(case, found, alone)
         spared += found_and_spared(case, found) if ALONE in found else []
         print(f"bench.hospitals: {data}, {case}: done", flush=True)
     told = {"draws": f"{draws.start} to {draws.stop - 1}"}
