@@ -316,7 +316,7 @@ def with_interval(gains: Array) -> str:
 
 
 def dumbbells(table: Sequence[Row]) -> "Figure":
-    """Draw each hospital's accuracy alone and together, and always with the commoner diagnosis."""
+    """Draw each hospital's accuracy, the better way alone and together, and its commoner one."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.2), layout="constrained")
@@ -324,10 +324,10 @@ def dumbbells(table: Sequence[Row]) -> "Figure":
     every = figure.subplots(1, len(cases), sharex=True, sharey=True)
     for axes, case in zip(every, cases, strict=True):
         at = {str(row["answer"]): row for row in table if row["labels"] == case}
-        of = {a: [float(str(at[a][n])) for n in NAMES] for a in (ALONE, TOGETHER, COMMONER)}
+        of = {a: [float(str(at[a][n])) for n in NAMES] for a in (BETTER, TOGETHER, COMMONER)}
         places = range(len(NAMES))
-        axes.hlines(places, of[ALONE], of[TOGETHER], color="0.6", zorder=1)
-        axes.scatter(of[ALONE], places, facecolor="white", edgecolor="C0", zorder=2)
+        axes.hlines(places, of[BETTER], of[TOGETHER], color="0.6", zorder=1)
+        axes.scatter(of[BETTER], places, facecolor="white", edgecolor="C0", zorder=2)
         axes.scatter(of[TOGETHER], places, color="C0", zorder=3)
         axes.scatter(of[COMMONER], places, color="C1", marker="|", s=120, zorder=2)
         axes.set_title(f"{case} of the labels", fontsize=10)
