@@ -316,7 +316,7 @@ def with_interval(gains: Array) -> str:
 
 
 def dumbbells(table: Sequence[Row]) -> "Figure":
-    """Draw each hospital's accuracy, the better way alone and together, and its commoner one."""
+    """Draw each hospital's accuracy: alone, together, and by its commoner diagnosis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.2), layout="constrained")
