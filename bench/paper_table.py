@@ -32,7 +32,10 @@ from fedapp.reports.comparison.paper import (
 from fedapp.reports.comparison.style import looks
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
-STUDIES = ("encoder_table1", "encoder_table2", "encoder_labels", "encoder_labels_cifar10")
+STUDIES = (
+    *("encoder_table1", "encoder_table2"),
+    *("encoder_labels", "encoder_labels_cifar10", "encoder_labels_xrays"),
+)
 PAGE, GAINS = "table.md", "gains.png"
 MARK = "<!-- Below: python -m bench.paper_table -->"
 """The line of a page that ends what is written by hand."""
