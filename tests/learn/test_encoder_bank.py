@@ -170,6 +170,9 @@ def test_weak_and_strong_views_are_drawn_from_their_own():
 def test_half_of_the_values_are_dropped_each_for_itself():
     torch.manual_seed(0)
     found = halved(torch.full((40_000, 16), 3.0))
+    torch.manual_seed(0)  # by hand: the lowest bit of a number is the first value
+    first = int(torch.randint(-(2**63), 2**63 - 1, (10_001,))[0])
+    assert found.flatten()[:64].tolist() == [6.0 * (first >> bit & 1) for bit in range(64)]
     assert set(found.unique().tolist()) == {0.0, 6.0}
     signs = found / 3 - 1  # of two bytes a row
     limit = 5 / len(signs) ** 0.5  # false alarm for 16 means and 120 pairs: 1 in 12,000
