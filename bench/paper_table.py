@@ -43,8 +43,8 @@ SHOWN = "alpha=0.5"
 """The setting of the picture: the one for which rates were tuned."""
 BESIDE = 4
 """Settings beside each other in a table of accuracies."""
-FORM_ALONE = "closed form alone"
-"""The row of `one_round` before any exchange: each site's own images only."""
+NETWORK, FORM_ALONE = "local_only", "closed form alone"
+"""The method that trains a network alone; the row of `one_round` before any exchange."""
 JOINED = ("One round", "Recommended", "FedAvg fine-tuned", "FedAvg, logits adjusted", "UM-pFSSL")
 """Whose gains by labels are drawn."""
 SEARCHES, BUT = "um_pfssl", "um_pfssl_no_search"
@@ -93,7 +93,7 @@ def rows(study: Path, setting: str) -> list[Row]:
         == (PAPER, wanted["table"], wanted["dataset"], setting, BEST)
     }
     runs = [row for row in csv_rows(study / "results.csv") if row["setting"] == setting]
-    found, of_sites = [], site_gains(study, setting)
+    found, of_sites = [], site_gains(study, setting, grid["methods"])
     names = looks(list(dict.fromkeys(row["method"] for row in runs)))
     for method, look in names.items():
         own = [row for row in runs if row["method"] == method]
@@ -108,7 +108,7 @@ def rows(study: Path, setting: str) -> list[Row]:
             "MB a site": mean(megabytes(run) for run in own),
             "seeds": len(own),
             "searches": method.startswith(SEARCHES) and method != BUT,
-            "alone": method == "local_only",
+            "alone": method == NETWORK,
         })  # fmt: skip
         if settings_of(grid, setting, method).get("method.preset") == "one_round":
             lone = _mean(own, ALONE)
@@ -125,27 +125,33 @@ def every_setting(study: Path) -> dict[str, list[Row]]:
     return {setting: found for setting in settings if (found := rows(study, setting))}
 
 
-def site_gains(study: Path, setting: str) -> dict[str, list[tuple[int, float]]]:
+def site_gains(
+    study: Path, setting: str, methods: dict[str, Any]
+) -> dict[str, list[tuple[int, float]]]:
     """Return each method's sites: their labelled images, and the gain over the better way alone.
 
-    Alone: a network, or the closed form of the method's own features, if it has one. Gains are
-    differences of accuracies, in [-1, 1]. Methods are absent whose runs' sites were not kept.
+    Alone: a network, or the closed form of the method's own features, if it has one: the one with
+    more of the site's validation images right, of two alike the closed form. A network on features
+    that the method does not have is no way of its sites. Gains are differences of accuracies, in
+    [-1, 1]. Methods are absent whose runs' sites were not kept.
+
+    methods: each method's own settings in the grid.
     """
-    right: dict[str, dict[tuple[str, str], float]] = {}
-    lone: dict[str, dict[tuple[str, str], float]] = {}
-    labelled = {}
+    found: dict[str, dict[tuple[str, str], Row]] = {}
     for row in csv_rows(study / "sites.csv"):
-        site = row["seed"], row["site"]
-        for found, column in ((right, "accuracy"), (lone, "alone")):
-            if row["setting"] == setting and row[column]:
-                found.setdefault(row["method"], {})[site] = float(row[column])
-                labelled[site] = int(row["labelled"])
-    network = right.pop("local_only", {})
-    gains = {}
-    for method, of in right.items():
-        form = lone.get(method, lone.get("one_round", {}))
-        best = {at: max(network.get(at, 0.0), form.get(at, 0.0)) for at in of}
-        gains[method] = [(labelled[at], round(of[at] - best[at], DIGITS)) for at in of]
+        if row["setting"] == setting and row["accuracy"]:
+            found.setdefault(row["method"], {})[row["seed"], row["site"]] = row
+    body = {name: (own or {}).get("model.body") for name, own in methods.items()}
+    gains: dict[str, list[tuple[int, float]]] = {}
+    for method in [name for name in found if name != NETWORK]:
+        form = method if any(row["alone"] for row in found[method].values()) else "one_round"
+        ways = (form, NETWORK) if body.get(method) == body.get(NETWORK) else (form,)
+        for at, row in found[method].items():
+            tried = [found[way][at] for way in ways if at in found.get(way, {})]
+            alone = [one for one in tried if one["alone"]]
+            best = max(alone, key=lambda one: float(one["alone_validation"]))
+            gain = round(float(row["accuracy"]) - float(best["alone"]), DIGITS)
+            gains.setdefault(method, []).append((int(row["labelled"]), gain))
     return gains
 
 

@@ -50,23 +50,31 @@ def test_rows_are_of_the_runs_with_the_papers_number_and_the_closed_form_alone()
 
 
 def test_gains_over_alone_by_hand(tmp_path):
-    """Site 1 has more by the closed form alone than by a network; site 2 has no closed form.
+    """Validation images choose the way alone, test images do not; of two alike the closed form.
 
-    x is 10, 0.5 and 1 points below: only the first is more than a point. Sites have 20, 21 and 22
-    labels. y has a closed form of its own: it is 10 points above that, and 20 above the network.
+    Site 0 chooses the network (0.5), though its closed form has more test images right (0.6); site
+    1 has as many by both, so the closed form (0.9); site 2 has no closed form. x is 10, 0.5 and 1
+    points below: only the first is more than a point. Sites have 20, 21 and 22 labels. y has a
+    closed form of its own, which every site chooses. z has other features than the network: site 0
+    has its closed form (0.1) alone.
     """
-    sites = ["setting,method,seed,site,accuracy,alone,labelled", "b,x,740,1,0.1,,20"]
-    for method, right, alone in (
-        ("local_only", (0.5, 0.6, 0.7), [""] * 3),
-        ("one_round", (0.8, 0.8, 0.7), (0.4, 0.9, "")),
-        ("x", (0.4, 0.895, 0.69), [""] * 3),
-        ("y", (0.9, 0.8, 0.7), (0.8, 0.1, 0.1)),
+    sites = ["setting,method,seed,site,accuracy,alone,alone_validation,labelled"]
+    sites.append("b,x,740,1,0.1,,,20")
+    for method, right, alone, chosen in (
+        ("local_only", (0.5, 0.6, 0.7), (0.5, 0.6, 0.7), (0.6, 0.5, 0.5)),
+        ("one_round", (0.8, 0.8, 0.7), (0.6, 0.9, ""), (0.5, 0.5, "")),
+        ("x", (0.4, 0.895, 0.69), [""] * 3, [""] * 3),
+        ("y", (0.9, 0.8, 0.7), (0.8, 0.1, 0.1), (0.9, 0.9, 0.9)),
+        ("z", (0.4, 0.4, 0.4), (0.1, 0.1, 0.1), (0.2, 0.2, 0.2)),
     ):
-        for site, (value, lone) in enumerate(zip(right, alone, strict=True)):
-            sites.append(f"a,{method},740,{site},{value},{lone},{20 + site}")
+        for site, values in enumerate(zip(right, alone, chosen, strict=True)):
+            sites.append(f"a,{method},740,{site},{','.join(map(str, values))},{20 + site}")
     (tmp_path / "sites.csv").write_text("\n".join(sites), encoding="utf-8")
-    found = site_gains(tmp_path, "a")
-    assert [gain for _, gain in found["y"]] == pytest.approx([0.1, 0.2, 0])
+    on_lite0 = {"model.body": "lite0"}
+    methods = {name: on_lite0 for name in ("local_only", "one_round", "x", "y")}
+    found = site_gains(tmp_path, "a", {**methods, "z": None})
+    assert [gain for _, gain in found["y"]] == pytest.approx([0.1, 0.7, 0.6])
+    assert [gain for _, gain in found["z"]] == pytest.approx([0.3, 0.3, 0.3])
     assert [*by_sites(found.pop("x")).values()] == pytest.approx([100 / 3, -10, -0.75, None, None])
 
 
