@@ -61,6 +61,8 @@ BY_LABELS = {"gain: to 20": (0, 20), "to 100": (21, 100), "to 180": (101, 180), 
 COST = ("seconds", "MB a site")
 PUBLISHED = {**OTHERS[FLEXPROTO], **OTHERS[FEDSIAM]}
 """Names of methods that have none in a comparison's figures."""
+BY_SITE, NONE = ("labelled", "accuracy", "alone", "alone_validation"), "-"
+"""Columns of sites.csv with a number for each site, and what stands there where a site has none."""
 DIGITS = 4
 """Decimals of sites.csv, to which gains are rounded, so that one point is not more than one."""
 RED, BLUE, BLACK = "#c44e52", "#4c72b0", "#333333"
@@ -128,30 +130,35 @@ def every_setting(study: Path) -> dict[str, list[Row]]:
 def site_gains(
     study: Path, setting: str, methods: dict[str, Any]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return each method's sites: their labelled images, and the gain over the better way alone.
+    """Return each method's sites: labelled images alone, and the gain over the better way alone.
 
     Alone: a network, or the closed form of the method's own features, if it has one: the one with
     more of the site's validation images right, of two alike the closed form. A network on features
     that the method does not have is no way of its sites. Gains are differences of accuracies, in
-    [-1, 1]. Methods are absent whose runs' sites were not kept.
+    [-1, 1]. Sites that have no way alone are left out, and methods whose runs' sites were not kept.
 
+    sites.csv has a row for each run, and in its columns a number for each site, in order.
     methods: each method's own settings in the grid.
     """
-    found: dict[str, dict[tuple[str, str], Row]] = {}
+    found: dict[str, dict[str, dict[str, list[str]]]] = {}
     for row in csv_rows(study / "sites.csv"):
-        if row["setting"] == setting and row["accuracy"]:
-            found.setdefault(row["method"], {})[row["seed"], row["site"]] = row
+        if row["setting"] == setting:
+            sites = {name: row[name].split() for name in BY_SITE}
+            found.setdefault(row["method"], {})[row["seed"]] = sites
     body = {name: (own or {}).get("model.body") for name, own in methods.items()}
     gains: dict[str, list[tuple[int, float]]] = {}
     for method in [name for name in found if name != NETWORK]:
-        form = method if any(row["alone"] for row in found[method].values()) else "one_round"
+        form = method if any(run["alone"] for run in found[method].values()) else "one_round"
         ways = (form, NETWORK) if body.get(method) == body.get(NETWORK) else (form,)
-        for at, row in found[method].items():
-            tried = [found[way][at] for way in ways if at in found.get(way, {})]
-            alone = [one for one in tried if one["alone"]]
-            best = max(alone, key=lambda one: float(one["alone_validation"]))
-            gain = round(float(row["accuracy"]) - float(best["alone"]), DIGITS)
-            gains.setdefault(method, []).append((int(row["labelled"]), gain))
+        for seed, run in found[method].items():
+            alone = [found[way][seed] for way in ways if seed in found.get(way, {})]
+            for site, right in enumerate(run["accuracy"]):
+                tried = [one for one in alone if one["alone"][site] != NONE]
+                if right == NONE or not tried:
+                    continue
+                best = max(tried, key=lambda one: float(one["alone_validation"][site]))
+                gain = round(float(right) - float(best["alone"][site]), DIGITS)
+                gains.setdefault(method, []).append((int(best["labelled"][site]), gain))
     return gains
 
 

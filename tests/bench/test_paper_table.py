@@ -55,26 +55,24 @@ def test_gains_over_alone_by_hand(tmp_path):
     Site 0 chooses the network (0.5), though its closed form has more test images right (0.6); site
     1 has as many by both, so the closed form (0.9); site 2 has no closed form. x is 10, 0.5 and 1
     points below: only the first is more than a point. Sites have 20, 21 and 22 labels. y has a
-    closed form of its own, which every site chooses. z has other features than the network: site 0
-    has its closed form (0.1) alone.
+    closed form of its own, which every site chooses. z has other features than the network: its
+    sites have its closed form (0.1) alone, site 1 nothing.
     """
-    sites = ["setting,method,seed,site,accuracy,alone,alone_validation,labelled"]
-    sites.append("b,x,740,1,0.1,,,20")
+    sites = ["setting,method,seed,labelled,accuracy,alone,alone_validation", "b,x,740,,0.1,,"]
     for method, right, alone, chosen in (
-        ("local_only", (0.5, 0.6, 0.7), (0.5, 0.6, 0.7), (0.6, 0.5, 0.5)),
-        ("one_round", (0.8, 0.8, 0.7), (0.6, 0.9, ""), (0.5, 0.5, "")),
-        ("x", (0.4, 0.895, 0.69), [""] * 3, [""] * 3),
-        ("y", (0.9, 0.8, 0.7), (0.8, 0.1, 0.1), (0.9, 0.9, 0.9)),
-        ("z", (0.4, 0.4, 0.4), (0.1, 0.1, 0.1), (0.2, 0.2, 0.2)),
+        ("local_only", "0.5 0.6 0.7", "0.5 0.6 0.7", "0.6 0.5 0.5"),
+        ("one_round", "0.8 0.8 0.7", "0.6 0.9 -", "0.5 0.5 -"),
+        ("x", "0.4 0.895 0.69", "", ""),
+        ("y", "0.9 0.8 0.7", "0.8 0.1 0.1", "0.9 0.9 0.9"),
+        ("z", "0.4 0.4 0.4", "0.1 - 0.1", "0.2 - 0.2"),
     ):
-        for site, values in enumerate(zip(right, alone, chosen, strict=True)):
-            sites.append(f"a,{method},740,{site},{','.join(map(str, values))},{20 + site}")
+        sites.append(f"a,{method},740,20 21 22,{right},{alone},{chosen}")
     (tmp_path / "sites.csv").write_text("\n".join(sites), encoding="utf-8")
     on_lite0 = {"model.body": "lite0"}
     methods = {name: on_lite0 for name in ("local_only", "one_round", "x", "y")}
     found = site_gains(tmp_path, "a", {**methods, "z": None})
     assert [gain for _, gain in found["y"]] == pytest.approx([0.1, 0.7, 0.6])
-    assert [gain for _, gain in found["z"]] == pytest.approx([0.3, 0.3, 0.3])
+    assert [gain for _, gain in found["z"]] == pytest.approx([0.3, 0.3])
     assert [*by_sites(found.pop("x")).values()] == pytest.approx([100 / 3, -10, -0.75, None, None])
 
 
