@@ -68,7 +68,7 @@ ROUNDS, STEPS = 100, 10
 
 @dataclass(frozen=True)
 class Study:
-    """given: settings of all cells. cases: those of a share of labels; each with every alpha."""
+    """given: settings of all cells. cases: those of a share of labels. alphas: of each case."""
 
     preset: str
     given: Settings
@@ -418,16 +418,25 @@ def commoner(sites: Sites) -> dict[str, Any]:
 
 
 def experiment_of(data: str, root: Path, case: str, alpha: float, seed: int) -> Experiment:
-    """Return the experiment of a cell. Raises ConfigError for a share that the data do not have."""
+    """Return the experiment of a cell."""
     study = DATA[data]
-    if case not in study.cases:
-        known = ", ".join(study.cases)
-        raise ConfigError(f"labels {case}: must be one of {known}: choose some of them")
     given: dict[str, Scalar] = {
         "seed": seed, "data.root": str(root), "split.dirichlet_alpha": alpha,
         "rounds.num_rounds": 1, "method.name": "one_round", "runtime.models": False,
     }  # fmt: skip
     return load_experiment(study.preset, {**given, **study.given, **study.cases[case]})
+
+
+def cases_of(data: str, labels: str) -> list[str]:
+    """Return the cases of these shares of the labels, or all of them if none is named.
+
+    labels: percentages, commas between. Raises ConfigError for one that the data do not have.
+    """
+    asked = [f"{share} %" for share in several(labels)]
+    if unknown := next((case for case in asked if case not in DATA[data].cases), None):
+        known = ", ".join(case.removesuffix(" %") for case in DATA[data].cases if "," not in case)
+        raise ConfigError(f"--labels {unknown}: must be of {known}: choose some of them")
+    return asked or list(DATA[data].cases)
 
 
 @dataclass(frozen=True)
@@ -540,7 +549,7 @@ def main(
     if fedpft is not None:
         sys.path.insert(0, str(fedpft))
     names = [name for name in RIVALS if name != FEDPFT or fedpft is not None]
-    cases = [f"{share} %" for share in several("1" if quick else labels)] or [*DATA[data].cases]
+    cases = cases_of(data, "1" if quick else labels)
     experiment = experiment_of(data, root, cases[0], DATA[data].alphas[cases[0]][0], DEV)
     folder = out_root(experiment) / "bench-rivals"
     printed = range(FIRST, FIRST + (1 if quick else seeds))

@@ -73,8 +73,8 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/cli": (715, 8),
     "client_app": (995, 13),
     "server_app": (600, 7),
-    "bench": (3_726, 35),
-    "tests": (50_495, 408),
+    "bench": (3_729, 35),
+    "tests": (50_501, 408),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -11,7 +11,8 @@ from sklearn.naive_bayes import GaussianNB
 
 from bench import heads
 from bench.heads import Head, Moments
-from bench.rivals import ALONE, OURS, Cell, Rival, Site, Sites, chosen, measured, rows
+from bench.rivals import ALONE, OURS, Cell, Rival, Site, Sites, cases_of, chosen, measured, rows
+from fedapp.core.errors import ConfigError
 
 
 @pytest.fixture
@@ -136,6 +137,13 @@ def test_the_first_of_the_best_settings_is_chosen():
         for c, o in zip((2.0, 3.0, 3.0), own, strict=True)
     ]
     assert chosen(found) == {"common": 1, "own": 1, "temperature": "1.0"}
+
+
+def test_a_share_of_labels_that_was_not_planned_is_named():
+    assert cases_of("xrays", "1,10") == ["1 %", "10 %"]
+    assert "50 %, shift 1" in cases_of("clothes", "")
+    with pytest.raises(ConfigError, match=r"--labels 3 %: must be of 50, 20, 5, 1:"):
+        cases_of("clothes", "20,3")
 
 
 def test_rows_have_paired_differences():
