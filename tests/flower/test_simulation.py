@@ -167,7 +167,7 @@ def test_killed_actors_end_the_run_with_a_reason_and_it_can_go_on(copy, tmp_path
     code, output = simulate(copy, arguments, watch=kill)
     assert len(killed) == victims
     assert code == 1, output
-    answered = r"round \d+: \d of \d sites answered \(\w+\), rounds.min_reply_share = 0.5"
+    answered = r"round \d+: \d of \d sites? answered \(\w+\), rounds.min_reply_share = 0.5"
     assert re.search(answered, output)
     assert "runtime.resume=true" in errors(output)[-1]
     assert "Flower error 0: " in errors(output)[-1]

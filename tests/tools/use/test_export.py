@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from fedapp.learn.networks import network_names
+from fedapp.learn.networks import network_class, network_names
 from fedapp.models.model import Answer, load_model
 from fedapp.tools.use import onnx_file
 from tests.encoders import encoder_fields
@@ -28,6 +28,8 @@ from tests.tools import commands
 invoked, refused = partial(commands.invoked, "export"), partial(commands.refused, "export")
 INPUTS = {"fedsiam_mnist": (1, 28, 28), "fedul_mnist": (3, 28, 28), "resnet18": (3, 32, 32)}
 SETTINGS = {"resnet9": {"width": 4}}
+KEPT = [name for name in network_names() if not network_class(name).simulated]
+"""Networks that answer outside a simulation."""
 
 
 def answers(file, pixels):
@@ -66,7 +68,7 @@ def test_answers_by_prototypes_are_the_same_under_onnxruntime(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", network_names())
+@pytest.mark.parametrize("name", KEPT)
 def test_every_network_is_the_same_under_onnxruntime(name, tmp_path):
     inputs = INPUTS.get(name, (1, 16, 16))
     files = encoder_fields() if name == "encoder" else {}
