@@ -8,6 +8,7 @@ A page has a table for each setting that was run, beside what a paper prints for
 import math
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -56,8 +57,9 @@ COLUMNS = {
     "worst tenth": "selected_worst_decile",
 }
 ALONE = "alone_selected_test_accuracy"
-BY_LABELS = {"gain: to 20": (0, 20), "to 100": (21, 100), "to 180": (101, 180), "more": (181, 1e9)}
-"""Columns of the mean gain over the better way alone, and the labels that their sites have."""
+BY_LABELS = {"gain: no label": 0, "to 20": 20, "to 100": 100, "to 180": 180, "more": math.inf}
+"""Columns of the mean gain over the better way alone, and the most labels that their sites have. A
+site without labels has a guess alone."""
 COST = ("seconds", "MB a site")
 PUBLISHED = {**OTHERS[FLEXPROTO], **OTHERS[FEDSIAM]}
 """Names of methods that have none in a comparison's figures."""
@@ -168,8 +170,8 @@ def by_sites(gains: list[tuple[int, float]]) -> dict[str, float | None]:
     gains: as of `site_gains`. Where there is no such site, the number is None.
     """
     found = {"sites worse": [float(gain < -MARGIN) for _, gain in gains]}
-    for name, (low, high) in BY_LABELS.items():
-        found[name] = [gain for labelled, gain in gains if low <= labelled <= high]
+    for (_, low), (name, high) in pairwise([("", -1), *BY_LABELS.items()]):
+        found[name] = [gain for labelled, gain in gains if low < labelled <= high]
     return {name: 100 * mean(of) if of else None for name, of in found.items()}
 
 
@@ -282,7 +284,7 @@ def who_gains(found: dict[str, list[Row]]) -> Figure:
                 gains = [math.nan if row[name] is None else row[name] for name in BY_LABELS]
                 axes.plot(places, gains, marker="o", label=row["method"])
         axes.axhline(0, color="black", lw=0.8)
-        axes.set_xticks(places, ["to 20", "to 100", "to 180", "more"], fontsize=8)
+        axes.set_xticks(places, ["0", *list(BY_LABELS)[1:]], fontsize=8)
         axes.set_title(setting.replace("=", " = "))
     figure.axes[0].set_ylabel("gain over the better way alone, points")
     figure.supxlabel("labelled images of a site", size=9)

@@ -73,7 +73,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/cli": (715, 8),
     "client_app": (995, 13),
     "server_app": (600, 7),
-    "bench": (3_729, 35),
+    "bench": (3_731, 35),
     "tests": (50_501, 408),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""

@@ -73,7 +73,7 @@ def test_gains_over_alone_by_hand(tmp_path):
     found = site_gains(tmp_path, "a", {**methods, "z": None})
     assert [gain for _, gain in found["y"]] == pytest.approx([0.1, 0.7, 0.6])
     assert [gain for _, gain in found["z"]] == pytest.approx([0.3, 0.3])
-    assert [*by_sites(found.pop("x")).values()] == pytest.approx([100 / 3, -10, -0.75, None, None])
+    assert [*by_sites(found.pop("x")).values()] == pytest.approx([100 / 3, None, -10, -0.75, None, None])
 
 
 def row(method, right, printed=None, spread=None):
@@ -120,7 +120,7 @@ def test_bytes_of_a_site_by_hand():
 
 
 def test_gains_are_drawn_by_labels_and_a_missing_one_leaves_a_gap():
-    gains = dict(zip(BY_LABELS, (50.0, None, 5.0, 0.5), strict=True))
+    gains = dict(zip(BY_LABELS, (70.0, 50.0, None, 5.0, 0.5), strict=True))
     axes = who_gains({"alpha=1": [{**row("One round", 90), **gains}, row("FixAvg", 80)]}).axes[0]
     line, _ = axes.lines  # the other one is at no gain
-    assert str(line.get_ydata().tolist()) == "[50.0, nan, 5.0, 0.5]"
+    assert str(line.get_ydata().tolist()) == "[70.0, 50.0, nan, 5.0, 0.5]"

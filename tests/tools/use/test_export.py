@@ -28,8 +28,6 @@ from tests.tools import commands
 invoked, refused = partial(commands.invoked, "export"), partial(commands.refused, "export")
 INPUTS = {"fedsiam_mnist": (1, 28, 28), "fedul_mnist": (3, 28, 28), "resnet18": (3, 32, 32)}
 SETTINGS = {"resnet9": {"width": 4}}
-KEPT = [name for name in network_names() if not network_class(name).simulated]
-"""Networks that answer outside a simulation."""
 
 
 def answers(file, pixels):
@@ -68,7 +66,7 @@ def test_answers_by_prototypes_are_the_same_under_onnxruntime(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", [n for n in network_names() if not network_class(n).simulated])
 def test_every_network_is_the_same_under_onnxruntime(name, tmp_path):
     inputs = INPUTS.get(name, (1, 16, 16))
     files = encoder_fields() if name == "encoder" else {}
