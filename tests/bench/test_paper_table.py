@@ -70,10 +70,10 @@ def test_gains_over_alone_by_hand(tmp_path):
     (tmp_path / "sites.csv").write_text("\n".join(sites), encoding="utf-8")
     on_lite0 = {"model.body": "lite0"}
     methods = {name: on_lite0 for name in ("local_only", "one_round", "x", "y")}
-    found = site_gains(tmp_path, "a", {**methods, "z": None})
-    assert [gain for _, gain in found["y"]] == pytest.approx([0.1, 0.7, 0.6])
-    assert [gain for _, gain in found["z"]] == pytest.approx([0.3, 0.3])
-    assert [*by_sites(found.pop("x")).values()] == pytest.approx([100 / 3, None, -10, -0.75, None, None])
+    each = site_gains(tmp_path, "a", {**methods, "z": None})
+    assert [gain for _, gain in each["y"]] == pytest.approx([0.1, 0.7, 0.6])
+    assert [gain for _, gain in each["z"]] == pytest.approx([0.3, 0.3])
+    assert [*by_sites(each["x"]).values()] == pytest.approx([100 / 3, None, -10, -0.75, None, None])
 
 
 def row(method, right, printed=None, spread=None):
