@@ -93,7 +93,7 @@ def test_it_knows_the_hash_of_the_app_that_a_run_brings(fedapp):
 
 def test_the_command_works_without_flower(fedapp):
     said = fedapp("fedapp", "--version")
-    assert re.fullmatch(r"fedapp \d+\.\d+\.\d+, code [0-9a-f]{16}\n", said.stdout), said.stderr
+    assert re.fullmatch(r"fedapp \d+\.\d+\.\d+\S*, code [0-9a-f]{16}\n", said.stdout), said.stderr
     assert "digits_demo" in fedapp("fedapp", "presets").stdout
     ran = fedapp("fedapp", "run", "digits_demo", *TINY)
     assert ran.returncode == 0 and "Right answers on the sites' own test images" in ran.stdout
