@@ -66,14 +66,14 @@ def test_gains_over_alone_by_hand(tmp_path):
         ("y", "0.9 0.8 0.7", "0.8 0.1 0.1", "0.9 0.9 0.9"),
         ("z", "0.4 0.4 0.4", "0.1 - 0.1", "0.2 - 0.2"),
     ):
-        sites.append(f"a,{method},740,20 21 22,{right},{alone},{chosen}")
+        sites.append(f"a,{method},740,0 20 21,{right},{alone},{chosen}")
     (tmp_path / "sites.csv").write_text("\n".join(sites), encoding="utf-8")
     on_lite0 = {"model.body": "lite0"}
     methods = {name: on_lite0 for name in ("local_only", "one_round", "x", "y")}
     each = site_gains(tmp_path, "a", {**methods, "z": None})
     assert [gain for _, gain in each["y"]] == pytest.approx([0.1, 0.7, 0.6])
     assert [gain for _, gain in each["z"]] == pytest.approx([0.3, 0.3])
-    assert [*by_sites(each["x"]).values()] == pytest.approx([100 / 3, None, -10, -0.75, None, None])
+    assert [*by_sites(each["x"]).values()] == pytest.approx([100 / 3, -10, -0.5, -1, None, None])
 
 
 def row(method, right, printed=None, spread=None):
