@@ -21,6 +21,8 @@ Known = tuple[Array, Labels]
 UNSEEN = -1e9
 """Score of a class of which nobody has an image."""
 TINY = 1e-12
+EM_STEPS = 8
+"""As often `one_round` guesses the classes of images without labels."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Moments:
         each = [x[y == c] for c in range(classes)]
         counts = np.array([float(len(of)) for of in each])
         return cls(counts, np.stack([o.sum(0) for o in each]), np.stack([o.T @ o for o in each]))
+
+    @classmethod
+    def expected(cls, x: Array, shares: Array) -> "Moments":
+        """Return sums over images of which each counts for every class by its share, [n, C]."""
+        return cls(shares.sum(0), shares.T @ x, np.stack([(x.T * of) @ x for of in shares.T]))
 
     def __add__(self, other: "Moments") -> "Moments":
         return Moments(
@@ -139,6 +146,25 @@ def lda(moments: Moments, shrinkage: float) -> Head:
     within = reduce(add, map(moments.scatter, range(len(moments.counts)))) / moments.counts.sum()
     level = shrinkage * within.trace() / len(within)
     return _gaussian(moments, (1 - shrinkage) * within, level)
+
+
+def lda_em(
+    moments: Moments, unlabelled: Iterable[tuple[Array, Array]], shrinkage: float, weight: float
+) -> Head:
+    """The same, of images without labels too, by EM (Dempster et al. 1977): nobody published it.
+
+    unlabelled: by site, their features [n, d] and the mix of its labels [C], by which the site
+    multiplies what the head says. Such an image counts as `weight` labelled ones.
+    """
+    head = lda(moments, shrinkage)
+    every = list(unlabelled)
+    for _ in range(EM_STEPS):
+        total = moments
+        for x, mix in every:
+            said = softmax(head.scores(x) + np.log(mix) - np.log(head.prior))
+            total = total + Moments.expected(x, weight * said)
+        head = lda(total, shrinkage)
+    return head
 
 
 def naive_bayes(moments: Moments, smoothing: float) -> Head:

@@ -46,13 +46,15 @@ FEDAVG, RECOMMENDED = "FedAvg of a logistic regression", "recommended, together"
 COMMONER = "the commoner diagnosis"
 EVEN = ", even mix"
 """Follows the name of a method whose answers are for as many ill patients as others."""
-SPARED = {TOGETHER: "together", ALONE: "alone", TOGETHER + EVEN: "together, even mix"}
-"""Whose sensitivity and specificity are tabled, and under which name."""
+SHOWN = {TOGETHER: "together", BETTER: "alone", TOGETHER + EVEN: "together, even mix"}
+"""Whose sensitivity, specificity and AUROC are tabled by hospital, and under which name."""
 MEANS = "mean", "balanced", "AUROC"
 """Accuracy, balanced accuracy and AUROC: means over the hospitals."""
 GAINS = "over alone", "balanced over alone", "AUROC over alone"
-"""The gains of these means, draw by draw, over what each hospital would have chosen without the
+"""The gains in these means, draw by draw, over what each hospital would have chosen without the
 others."""
+OVER_REGRESSION = "over the regression"
+"""The gain in accuracy over a logistic regression alone at every hospital."""
 ROUNDS, STEPS = 50, 10
 """Of FedAvg: rounds, and steps of each hospital in a round, each on all its labelled patients."""
 TRAINED: Settings = {"method.preset": "recommended", "method.guesses": 0, "rounds.num_rounds": 10}
@@ -95,6 +97,11 @@ class Hospital:
     truth: Labels
     validation: Labels
 
+    @property
+    def tested(self) -> list[bytes]:
+        """Names of its test patients, the same in every draw."""
+        return [one.tobytes() for one in self.asked[: len(self.truth)]]
+
     @classmethod
     def of(cls, data: SiteData) -> "Hospital":
         """Return it as arrays."""
@@ -119,8 +126,8 @@ class Chosen:
     recommended: float
 
 
-def answers(settings: Settings, chosen: Chosen) -> tuple[dict[str, Answers], list[Labels]]:
-    """Return each method's answers in one draw, and by hospital which test patients are ill."""
+def answers(settings: Settings, chosen: Chosen) -> tuple[dict[str, Answers], list[Hospital]]:
+    """Return each method's answers in one draw, and the hospitals."""
     experiment = load_experiment("heart", settings)
     federation = federation_of(experiment)
     sites = [federation.dealt.site(k) for k in range(experiment.split.num_clients)]
@@ -150,7 +157,7 @@ def answers(settings: Settings, chosen: Chosen) -> tuple[dict[str, Answers], lis
             REGRESSION + EVEN: for_mix(lone, own, even),
             "pooled" + EVEN: for_mix(pooled, of_all, even),
         }
-    return found, [h.truth for h in hospitals]
+    return found, hospitals
 
 
 def better(first: Answers, second: Answers, hospitals: Sequence[Hospital]) -> Answers:
@@ -254,29 +261,122 @@ def scores(said: Array, ill: Labels) -> Scores:
     return accuracy, (sensitivity + specificity) / 2, area, sensitivity, specificity
 
 
-def measured(settings: Settings, seeds: range, chosen: Chosen) -> dict[str, Array]:
-    """Return each method's scores, [draws, hospitals, 5]."""
-    found: dict[str, list[list[Scores]]] = {}
+def placements(said: Array, ill: Labels) -> Array:
+    """Return how well each patient is ranked, [n]: NaN where nobody, or everybody, is ill.
+
+    The share of the patients with the other diagnosis whom the answers place on the right side of
+    this one; a tie counts half. The mean over the ill is the AUROC, and so is that over the others.
+    """
+    placed = np.full(len(ill), np.nan)
+    above = 0.5 + np.sign(said[: len(ill)][ill == 1][:, None] - said[: len(ill)][ill == 0]) / 2
+    if above.size:
+        placed[ill == 1], placed[ill == 0] = above.mean(1), above.mean(0)
+    return placed
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a method answered in all draws.
+
+    scores: [draws, hospitals, 5]. patients: by hospital, whether the answer to each patient is
+    right, and its placement: [draws, patients, 2], NaN in draws that do not test it. ill: by
+    hospital, which of these patients are ill.
+    """
+
+    scores: Array
+    patients: Sequence[Array]
+    ill: Sequence[Labels]
+
+    @classmethod
+    def of(cls, said: Sequence[Answers], draws: Sequence[Sequence[Hospital]]) -> "Found":
+        """Return it of the answers by draw and hospital."""
+        patients, ill = [], []
+        for k, every in enumerate(zip(*draws, strict=True)):
+            names = sorted({name for hospital in every for name in hospital.tested})
+            values = np.full((len(every), len(names), 2), np.nan)
+            truth = np.zeros(len(names), int)
+            for draw, hospital in enumerate(every):
+                at = [names.index(name) for name in hospital.tested]
+                right = (said[draw][k][: len(at)] > 0.5) == hospital.truth
+                values[draw, at] = np.c_[right, placements(said[draw][k], hospital.truth)]
+                truth[at] = hospital.truth
+            patients.append(values)
+            ill.append(truth)
+        scored = [
+            [scores(one, h.truth) for one, h in zip(of, hospitals, strict=True)]
+            for of, hospitals in zip(said, draws, strict=True)
+        ]
+        return cls(np.array(scored), patients, ill)
+
+    def at(self, k: int) -> "Found":
+        """Return it of a single hospital."""
+        return Found(self.scores[:, k : k + 1], self.patients[k : k + 1], self.ill[k : k + 1])
+
+    def gains(self, alone: "Found") -> list[str]:
+        """Return the gains in accuracy, balanced accuracy and AUROC, with intervals.
+
+        Means over hospitals, of the draws' mean. alone: of the same draws, or of a single one.
+        """
+        more = np.nanmean(self.scores - alone.scores, axis=1)[:, :3]
+        widths = half_widths(
+            more, [a - b for a, b in zip(self.patients, alone.patients, strict=True)], self.ill
+        )
+        return [
+            f"{value:+.1f}" + ("" if np.isnan(half) else f" ± {half:.1f}")
+            for value, half in zip(more.mean(0), widths, strict=True)
+        ]
+
+
+def half_widths(more: Array, patients: Sequence[Array], ill: Sequence[Labels]) -> Array:
+    """Return half of the 95 % intervals of three gains, in points.
+
+    more: [draws, 3]. patients: by hospital, the differences [draws, patients, 2]. The variance over
+    patients (for the AUROC DeLong's, 1988, of each patient's mean over the draws), each hospital's
+    patients as drawn from its own, and the variance of the mean over draws: what other patients to
+    train on would change is not in it. NaN where a hospital has one patient with a diagnosis.
+    """
+    variances = []
+    for values, truth in zip(patients, ill, strict=True):
+        every = np.nanmean(values, axis=0)
+        all_of, *halves = (
+            100**2 * group.var(axis=0, ddof=1) / len(group)
+            if len(group) > 1
+            else np.full(2, np.nan)
+            for group in (every, every[truth == 1], every[truth == 0])
+        )
+        right, placed = sum(halves)
+        variances.append([all_of[0], right / 4, placed])
+    over_draws = more.var(axis=0, ddof=1) / len(more) if len(more) > 1 else 0.0
+    return np.asarray(1.96 * np.sqrt(np.sum(variances, axis=0) / len(ill) ** 2 + over_draws))
+
+
+def measured(settings: Settings, seeds: range, chosen: Chosen) -> dict[str, Found]:
+    """Return what each method answered."""
+    said: dict[str, list[Answers]] = {}
+    draws: list[list[Hospital]] = []
     for seed in seeds:
         with TemporaryDirectory(prefix="bench-") as out, open(devnull, "w") as nowhere:
             with redirect_stdout(nowhere):
-                every, truth = answers({**settings, "seed": seed, "runtime.out": out}, chosen)
-        for name, said in every.items():
-            found.setdefault(name, []).append(list(map(scores, said, truth)))
-    return {name: np.array(of) for name, of in found.items()}
+                every, hospitals = answers({**settings, "seed": seed, "runtime.out": out}, chosen)
+        draws.append(hospitals)
+        for name, of in every.items():
+            said.setdefault(name, []).append(of)
+    return {name: Found.of(of, draws) for name, of in said.items()}
 
 
-def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
+def rows(case: str, found: Mapping[str, Found], before: Mapping[str, Found]) -> list[Row]:
     """Return a row for each method: its accuracy at each hospital, the means, the gains.
 
-    alone: the scores [draws, hospitals, 5] over which the gains are, in the same draws; answers for
-    an even mix are compared with those of `one_round` alone. Gains have 95 % intervals over draws.
+    before: what each hospital could have answered in the same draws without the others. Answers for
+    an even mix are compared with those that are for one too.
     """
     made: list[Row] = []
     for name, of in found.items():
-        means = np.nanmean(of, axis=0)
-        more = of - (found[ALONE + EVEN] if name.endswith(EVEN) else alone)
-        gains = dict(zip(GAINS, map(with_interval, np.nanmean(more, axis=1).T[:3]), strict=True))
+        end = EVEN if name.endswith(EVEN) else ""
+        alone, regression = before[ALONE + EVEN if end else BETTER], before[REGRESSION + end]
+        means = np.nanmean(of.scores, axis=0)
+        gains = dict(zip(GAINS, of.gains(alone), strict=True))
+        gains[OVER_REGRESSION] = of.gains(regression)[0]
         made.append(
             {
                 "labels": case,
@@ -284,36 +384,27 @@ def rows(case: str, found: Mapping[str, Array], alone: Array) -> list[Row]:
                 **{h: f"{x:.1f}" for h, x in zip(NAMES, means[:, 0].tolist(), strict=True)},
                 "worst": f"{means[:, 0].min():.1f}",
                 **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0)[:3].tolist(), strict=True)},
-                **(gains if np.nan_to_num(more).any() else dict.fromkeys(gains, "")),
+                **{n: "" if gain == "+0.0 ± 0.0" else gain for n, gain in gains.items()},
             }
         )
     return made
 
 
-def found_and_spared(case: str, found: Mapping[str, Array]) -> list[Row]:
-    """Return a row for each hospital: who of the ill is found, and who of the others is spared."""
+def by_hospital(case: str, found: Mapping[str, Found]) -> list[Row]:
+    """Return a row for each hospital: who of the ill is found, who of the others spared, AUROC."""
     return [
         {
             "labels": case,
             "hospital": name.replace("_", " "),
             **{
-                f"{what}, {word}": f"{np.nanmean(found[answer][:, k, place]):.1f}"
-                for place, what in ((3, "sensitivity"), (4, "specificity"))
-                for answer, word in SPARED.items()
+                f"{what}, {word}": f"{np.nanmean(found[answer].scores[:, k, place]):.1f}"
+                for place, what in ((3, "sensitivity"), (4, "specificity"), (2, "AUROC"))
+                for answer, word in SHOWN.items()
             },
+            "AUROC over alone": found[TOGETHER].at(k).gains(found[BETTER].at(k))[2],
         }
         for k, name in enumerate(NAMES)
     ]
-
-
-def with_interval(gains: Array) -> str:
-    """Return the mean of paired gains, with a 95 % interval by their standard error.
-
-    A single draw has no interval.
-    """
-    if len(gains) < 2:
-        return f"{gains.mean():+.1f}"
-    return f"{gains.mean():+.1f} ± {1.96 * gains.std(ddof=1) / np.sqrt(len(gains)):.1f}"
 
 
 def dumbbells(table: Sequence[Row]) -> "Figure":
@@ -343,7 +434,10 @@ def dumbbells(table: Sequence[Row]) -> "Figure":
 
 def main(
     data: Annotated[Literal["heart", "heart_flamby"], typer.Option(help="patients")] = "heart",
-    seeds: Annotated[tuple[int, int], typer.Option(help="first draw, number of draws")] = (740, 30),
+    seeds: Annotated[tuple[int, int], typer.Option(help="first draw, number of draws")] = (
+        770,
+        100,
+    ),
     penalty: Annotated[float, typer.Option(help="C of the logistic regressions")] = 0.3,
     rate: Annotated[float, typer.Option(help="of FedAvg's steps")] = 0.1,
     recommended: Annotated[float, typer.Option(help="rate of recommended's steps")] = 0.01,
@@ -353,14 +447,14 @@ def main(
     draws = range(seeds[0], seeds[0] + (2 if quick else seeds[1]))
     chosen = Chosen(penalty, rate, recommended)
     table, spared = list[Row](), list[Row]()
-    alone: Array = np.zeros(())
+    before: Mapping[str, Found] = {}
     for case, settings in CASES[data].items():
         one_split = data == "heart_flamby" and case in ("100 %", "100 %, masked")
         found = measured(settings, draws[:1] if one_split else draws, chosen)
         # With masked sums nobody is alone: the gain is over what there is without them.
-        alone = found.get(BETTER, alone)
-        table += rows(case, found, alone)
-        spared += found_and_spared(case, found) if ALONE in found else []
+        before = found if ALONE in found else before
+        table += rows(case, found, before)
+        spared += by_hospital(case, found) if ALONE in found else []
         print(f"bench.hospitals: {data}, {case}: done", flush=True)
     told = {"draws": f"{draws.start} to {draws.stop - 1}"}
     save(f"hospitals-{data}", table, told, dumbbells(table) if data == "heart" else None, quick)

@@ -191,12 +191,20 @@ def _spread(runs: list[Row], column: str) -> float | None:
 
 
 def table(found: list[Row]) -> Iterator[str]:
-    """Yield the lines of a Markdown table."""
-    names = [*COLUMNS, "sites worse", *BY_LABELS, *COST, "printed, best", "rate"]
-    yield f"| method | {' | '.join(names)} |"
-    yield f"| --- |{' ---: |' * len(names)}"
+    """Yield the lines of a Markdown table.
+
+    Without a column by validation where the last round is judged, or of a paper that has no number.
+    """
+    names = [*COLUMNS, "sites worse", *BY_LABELS, *COST, "printed"]
+    if all(row["by validation"] == row["last"] for row in found):
+        names.remove("by validation")
+    if all(row["printed"] is None for row in found):
+        names.remove("printed")
+    heads = ["printed, best" if name == "printed" else name for name in (*names, "rate")]
+    yield f"| method | {' | '.join(heads)} |"
+    yield f"| --- |{' ---: |' * len(heads)}"
     for row in found:
-        values = [row[name] for name in (*COLUMNS, "sites worse", *BY_LABELS, *COST, "printed")]
+        values = [row[name] for name in names]
         cells = ["" if value is None else f"{value:.1f}" for value in values]
         yield f"| {row['method']} | {' | '.join(cells)} | {row['rate'] or ''} |"
 

@@ -36,7 +36,7 @@ from bench.record import Cells, Row, csv_rows, save
 from bench.runs import Run, finished, kept
 from fedapp.core.errors import ConfigError
 from fedapp.data.inputs import normalise
-from fedapp.data.sites import LABELLED, TEST, VAL
+from fedapp.data.sites import LABELLED, TEST, UNLABELLED, VAL
 from fedapp.experiment.code_hash import code_hash
 from fedapp.experiment.config import load_experiment
 from fedapp.experiment.experiment import Experiment
@@ -54,6 +54,7 @@ from fedapp.reports.statistics import Difference, interval_factor, mean_sd, pair
 from fedapp.site.federation import federation_of
 
 OURS, ALONE, COMMONER = "one_round", "alone: the same closed form", "the commoner class"
+GUESSLESS = "one_round, labelled images alone"
 LONE = "alone: logistic regression"
 DEV, FIRST = 0, 750
 """The seed on which settings are chosen; the first of those that are printed."""
@@ -119,9 +120,13 @@ Results = dict[int, dict[str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Site:
-    """What a site knows, and its test images as features and classes; features of norm 1."""
+    """What a site knows, and its test images as features and classes; features of norm 1.
+
+    unlabelled: features of its training images without labels.
+    """
 
     known: Known
+    unlabelled: Array
     test: Array
     truth: Labels
 
@@ -158,7 +163,8 @@ class Sites:
 
         def of(site: Site) -> Site:
             (x, y), test = site.known, site.test
-            return Site(((x - mean) / std, y), (test - mean) / std, site.truth)
+            others = (site.unlabelled - mean) / std
+            return Site(((x - mean) / std, y), others, (test - mean) / std, site.truth)
 
         return Sites([of(site) for site in self.every], self.classes, self.seed)
 
@@ -204,6 +210,13 @@ def _fedcgs(sites: Sites, level: float) -> Made:
 
 def _lda(sites: Sites, shrinkage: float) -> Made:
     return heads.lda(sites.moments, shrinkage), *_sums(sites, _triangle(sites))
+
+
+def _lda_em(sites: Sites, tried: tuple[float, float]) -> Made:
+    given = ((site.unlabelled, mix) for site, mix in zip(sites.every, sites.mixes, strict=True))
+    up, down = _sums(sites, _triangle(sites))
+    exchanges = 1 + heads.EM_STEPS
+    return heads.lda_em(sites.moments, given, *tried), exchanges * up, exchanges * down
 
 
 def _naive_bayes(sites: Sites, smoothing: float) -> Made:
@@ -299,6 +312,9 @@ RIVALS: Mapping[str, Rival] = {
     "FedCGS": Rival(_fedcgs, (0.03, 0.3, 1.0, 3.0)),
     "GH-OFL: NB": Rival(_naive_bayes, (0.01, 0.1, 1.0, 10.0)),
     "GH-OFL: LDA": Rival(_lda, (0.05, 0.2, 0.5, 0.8)),
+    "LDA, guesses by EM": Rival(
+        _lda_em, tuple(product((0.2, 0.5), (0.1, 1.0))), 1 + heads.EM_STEPS
+    ),
     "GH-OFL: QDA": Rival(_qda, (0.05, 0.2, 0.5, 0.8)),
     "FedAvg of a head, loss corrected": Rival(
         _fedavg, (3e-3, 1e-2, 3e-2, 1e-1), ROUNDS, scaled=True
@@ -366,14 +382,14 @@ def sites_of(experiment: Experiment) -> Sites:
             assert isinstance(experiment.method, OneRound)
             made = build_features(experiment.method.features, data.inputs, network=network)
         scale = partial(normalise, mean=data.mean, std=data.std)
-        known, val, test = (
+        known, others, val, test = (
             compute_features(made, data.parts[part].inputs, scale).double().numpy()
-            for part in (LABELLED, VAL, TEST)
+            for part in (LABELLED, UNLABELLED, VAL, TEST)
         )
         decide = deciding_images(cast(SiteContext, SimpleNamespace(data=data, seed=seed)))
         labels = torch.cat([data.labels, data.val_labels[decide]]).numpy()
         both = np.concatenate([known, val[decide.numpy()]]), labels
-        every.append(Site(both, test, data.parts[TEST].labels.numpy()))
+        every.append(Site(both, others, test, data.parts[TEST].labels.numpy()))
     return Sites(every, data.num_classes, seed)
 
 
@@ -417,14 +433,17 @@ def commoner(sites: Sites) -> dict[str, Any]:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def experiment_of(data: str, root: Path, case: str, alpha: float, seed: int) -> Experiment:
-    """Return the experiment of a cell."""
+def experiment_of(
+    data: str, root: Path, case: str, alpha: float, seed: int, more: Settings | None = None
+) -> Experiment:
+    """Return the experiment of a cell. more: settings besides its own."""
     study = DATA[data]
     given: dict[str, Scalar] = {
         "seed": seed, "data.root": str(root), "split.dirichlet_alpha": alpha,
         "rounds.num_rounds": 1, "method.name": "one_round", "runtime.models": False,
     }  # fmt: skip
-    return load_experiment(study.preset, {**given, **study.given, **study.cases[case]})
+    every = {**given, **study.given, **study.cases[case], **(more or {})}
+    return load_experiment(study.preset, every)
 
 
 def cases_of(data: str, labels: str) -> list[str]:
@@ -460,10 +479,14 @@ class Cell:
 
         found = dict(self._at(seed, OURS, program))
         found.pop("code")
+        found[GUESSLESS] = self._at(seed, GUESSLESS, partial(self._guessless, seed))
         found[COMMONER] = self._at(seed, COMMONER, lambda: commoner(self._sites(seed)))
         for name, choice in choices.items():
             found[name] = self._at(seed, name, partial(self._tested, name, seed, choice))
         return found
+
+    def _guessless(self, seed: int) -> dict[str, Any]:
+        return ours(self._experiment(seed, {"method.guesses": 0}), self._sites(seed))[OURS]
 
     def _tested(self, name: str, seed: int, choice: Mapping[str, Any]) -> dict[str, Any]:
         return tested(RIVALS[name], self._sites(seed), choice)
@@ -477,8 +500,8 @@ class Cell:
         file = "-".join("".join(c if c.isalnum() else "_" for c in word) for word in words)
         return kept(self.folder / f"{file}.json", lambda: {**make(), "code": code_hash()[1]})
 
-    def _experiment(self, seed: int) -> Experiment:
-        return experiment_of(self.data, self.root, self.case, self.alpha, seed)
+    def _experiment(self, seed: int, more: Settings | None = None) -> Experiment:
+        return experiment_of(self.data, self.root, self.case, self.alpha, seed, more)
 
     def _sites(self, seed: int) -> Sites:
         return _sites(self, seed)

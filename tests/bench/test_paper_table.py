@@ -4,6 +4,7 @@ import pytest
 
 from bench.paper_table import (
     BY_LABELS,
+    COST,
     FORM_ALONE,
     MARK,
     PAGE,
@@ -20,6 +21,7 @@ from bench.paper_table import (
     rows,
     settings_of,
     site_gains,
+    table,
     who_gains,
 )
 from bench.record import csv_rows
@@ -92,6 +94,19 @@ def test_all_settings_side_by_side_by_hand():
         "| y | 70.0 ± 1.3 |  |",
         "| z |  | 60.0 |",
     ]
+
+
+@pytest.mark.parametrize(("by_validation", "printed", "shown"), [
+    (70.0, None, "| last | best"),
+    (71.0, None, "| by validation | last | best"),
+    (70.0, 80.0, "| last | best"),
+])  # fmt: skip
+def test_a_table_has_no_column_that_says_nothing(by_validation, printed, shown):
+    one = {**row("x", by_validation, printed), "last": 70.0, "best": 72.0, "rate": 0.1}
+    every = {name: 1.0 for name in ("worst tenth", "sites worse", *BY_LABELS, *COST)}
+    head, line, values = table([{**every, **one}])
+    assert head.startswith(f"| method {shown} |") and ("printed" in head) == (printed is not None)
+    assert head.count("|") == line.count("|") == values.count("|") and values.endswith("0.1 |")
 
 
 def test_the_picture_has_a_dot_for_each_row():

@@ -63,6 +63,25 @@ def test_heads_of_summed_moments_are_the_librarys(sites, pooled):
     same_up_to_a_constant(heads.qda(moments, 0.0), x, np.stack(each, 1))
 
 
+def test_em_of_images_that_nobody_mistakes_is_lda_of_all_with_labels():
+    """Classes 20 standard deviations apart; weight 0 or no image: LDA of the labelled ones."""
+    y = np.repeat([0, 1, 2], 20)
+    x = np.random.default_rng(0).normal(size=(60, 4)) + 20 * np.eye(4)[y]
+    labelled = Moments.of((x[::10], y[::10]), 3)
+    others = [(x, np.full(3, 1 / 3)), (np.zeros((0, 4)), np.array([0.8, 0.1, 0.1]))]
+    every = heads.lda(labelled + Moments.of((x, y), 3), 0.2)
+    same_up_to_a_constant(heads.lda_em(labelled, others, 0.2, 1.0), x, every.scores(x))
+    for without in (heads.lda_em(labelled, others, 0.2, 0.0), heads.lda_em(labelled, [], 0.2, 1.0)):
+        same_up_to_a_constant(without, x, heads.lda(labelled, 0.2).scores(x))
+
+
+def test_what_images_are_expected_to_be_by_hand():
+    """An image at 2, three quarters of it class 1: counts, sums and squares by class."""
+    of = Moments.expected(np.array([[2.0]]), np.array([[0.25, 0.75]]))
+    assert (of.counts.tolist(), of.first.tolist()) == ([0.25, 0.75], [[0.5], [1.5]])
+    assert of.second.tolist() == [[[1.0]], [[3.0]]]
+
+
 def same_up_to_a_constant(head, x, scores):
     """Compare scores but for what all classes have in common, which no answer depends on."""
     found = head.scores(x)
@@ -116,10 +135,10 @@ def test_each_site_counts_once_and_is_answered_for_its_mix():
     """Two sites of one class each, features without meaning: the mix alone is right."""
     known = [(np.zeros((3, 2)), np.full(3, c)) for c in (0, 1)]
     every = [
-        Site(k, np.zeros((n, 2)), np.full(n, c))
+        Site(k, np.zeros((0, 2)), np.zeros((n, 2)), np.full(n, c))
         for c, (k, n) in enumerate(zip(known, (1, 9), strict=True))
     ]
-    none = Site(known[0], np.zeros((0, 2)), np.zeros(0, int))
+    none = Site(known[0], np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, int))
     head = Head.linear(np.zeros((2, 2)), np.array([0.1, 0.0]), np.array([0.5, 0.5]))
     rival = Rival(lambda sites, tried: (head, 8.0, 4.0), (None,))
     found = measured(rival, Sites([*every, none], 2, 0), None)
