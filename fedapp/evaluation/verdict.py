@@ -27,9 +27,9 @@ It is widened to 0 where the exact test cannot tell, so that numbers and words a
 numbers of right answers are known (runs of earlier versions), the two shares count as independent,
 and the interval decides.
 
-Where the lone model was trained in the warm-up only (`WARM_UP_ALONE`) and the joined one for
-longer, a gain may be that of more training: it is told, and not called joining's. A harm is one all
-the same.
+Where the lone model is not the best that a site could have alone (`_UNFAIR`: trained in the warm-up
+only, and the joined one for longer; for an even mix of classes, not its own), a gain may be another
+cause's: it is told, and not called joining's. A harm is one all the same.
 
 How many images are needed: as many as detect a gain of `GAIN_TO_DETECT` in four of five samples
 (power 0.8 at 5 %, two-sided; the usual formula for McNemar's test, Miettinen 1968), where the two
@@ -65,6 +65,9 @@ GAIN_TO_DETECT: Final = 0.1
 WARM_UP_ALONE: Final = "a network, trained in the warm-up only"
 """What "alone" is (`Verdict.lone`) in methods whose sites train alone in the warm-up and never
 again."""
+EVEN_MIX_ALONE: Final = "the same closed form, for an even mix too"
+"""What "alone" is where answers are not multiplied by the site's class mix (`own_mix`): a site by
+itself would answer for its own mix, and have more right."""
 _Z80: Final = 0.8416212335729143
 """80 % quantile of the normal distribution."""
 
@@ -157,8 +160,8 @@ class Verdict:
 
     @property
     def _unfair(self) -> bool:
-        """Whether there is a gain, and the joined model was trained for longer."""
-        return self.lone == WARM_UP_ALONE and self.said == "paid"
+        """Whether there is a gain, and over less than the site could have alone."""
+        return self.lone in _UNFAIR and self.said == "paid"
 
     @property
     def line(self) -> str:
@@ -170,7 +173,7 @@ class Verdict:
             return f"Cannot tell whether joining paid {self.why}{would}."
         begins = _BEGINS[self.outcome]
         if self._unfair:
-            return f"{begins}: {self._measured}, but together was trained for longer. {COMPARE}."
+            return f"{begins}: {self._measured}, {_UNFAIR[self.lone]}."
         would = f"; about {needed} test images {detects}" * bool(needed)
         return f"{begins}: {self._measured}{would * (self.outcome == 'unknown')}."
 
@@ -195,6 +198,12 @@ class Verdict:
 
 
 COMPARE: Final = "tables.md of `fedapp compare` with local_only and one_round beside it tells"
+_UNFAIR: Final[Mapping[str, str]] = {
+    WARM_UP_ALONE: f"but together was trained for longer. {COMPARE}",
+    EVEN_MIX_ALONE: "but for its own mix a site alone may have as many right. The same run with "
+    "method.own_mix=true tells",
+}
+"""Why a gain over such a model says little, and what tells more."""
 _BEGINS: Final[Mapping[Outcome, str]] = {
     "paid": "Joining paid, beyond chance",
     "harmed": "Joining did harm, beyond chance",

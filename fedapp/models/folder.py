@@ -58,8 +58,9 @@ def write_model(
 def add_network_files(folder: Path, files: Sequence[str]) -> None:
     """Add to a folder the files that its network cannot be built without. Raises StoreError.
 
-    These files have many MB and are equal for all sites, so they are hard links where the disk is
-    the same, and copies otherwise.
+    Each is a copy. A hard link would save some MB a site, but the file often belongs to an
+    installed package: whoever changed its bytes or its rights in the run's folder would change them
+    there, and in all other runs.
     """
     for source in (Path(file).expanduser().resolve() for file in files):
         target = folder / f"{ENCODER_STEM}{source.suffix}"
@@ -68,10 +69,7 @@ def add_network_files(folder: Path, files: Sequence[str]) -> None:
             if target.exists() and cmp(source, target):
                 continue
             target.unlink(missing_ok=True)
-            try:
-                target.hardlink_to(source)
-            except OSError:  # another disk
-                copy2(source, target)
+            copy2(source, target)
         except OSError as error:
             raise write_error(target, error) from error
 

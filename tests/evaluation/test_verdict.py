@@ -9,6 +9,7 @@ import pytest
 from fedapp.evaluation.confidence_intervals import MIN_TEST_IMAGES
 from fedapp.evaluation.verdict import (
     COMPARE,
+    EVEN_MIX_ALONE,
     FALSE_ALARMS,
     GAIN_TO_DETECT,
     NOT_COMPARED,
@@ -58,6 +59,12 @@ def test_numbers_by_hand():
     # (1.95996 + 0.84162)^2 (0.3 - 0.01) / 0.01 = 227.6
     assert images_needed(0.3) == 228
     assert images_needed(0) == images_needed(GAIN_TO_DETECT) == 71
+
+
+def test_a_gain_over_an_even_mix_alone_is_not_called_joinings():
+    found = verdict(*pair(20, 5, 50, 25), lone=EVEN_MIX_ALONE)
+    assert found.outcome == "unknown" and "own_mix=true" in found.line
+    assert verdict(*pair(5, 20, 50, 25), lone=EVEN_MIX_ALONE).outcome == "harmed"
 
 
 def test_a_gain_over_a_model_of_the_warm_up_alone_is_not_called_joinings_and_a_harm_is():

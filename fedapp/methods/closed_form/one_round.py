@@ -21,6 +21,7 @@ from torch import nn
 
 from fedapp.core.errors import Incompatibility
 from fedapp.core.settings import CLOSED
+from fedapp.evaluation.verdict import EVEN_MIX_ALONE
 from fedapp.learn.features import DEFAULT_FEATURES
 from fedapp.learn.networks.base import Network, NetworkSettings
 from fedapp.learn.params import Schema
@@ -176,7 +177,7 @@ class OneRound(Method[Solved]):
     @property
     def lone_model(self) -> str:
         """The same, of the site's own images alone."""
-        return SAME_ALONE
+        return SAME_ALONE if self.own_mix else EVEN_MIX_ALONE
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Compute sums or votes, or evaluate; that is cached, since a solution does not change."""
