@@ -58,9 +58,10 @@ def write_model(
 def add_network_files(folder: Path, files: Sequence[str]) -> None:
     """Add to a folder the files that its network cannot be built without. Raises StoreError.
 
-    Each is a copy. A hard link would save some MB a site, but the file often belongs to an
-    installed package: whoever changed its bytes or its rights in the run's folder would change them
-    there, and in all other runs.
+    These files have many MB and are equal for all sites of a run, so the first folder beside this
+    one has a copy, and the others hard links to it where the disk can. None links to the source,
+    which may belong to an installed package: whoever changed its bytes or its rights in a run's
+    folder would change them there, and in all other runs.
     """
     for source in (Path(file).expanduser().resolve() for file in files):
         target = folder / f"{ENCODER_STEM}{source.suffix}"
@@ -69,9 +70,20 @@ def add_network_files(folder: Path, files: Sequence[str]) -> None:
             if target.exists() and cmp(source, target):
                 continue
             target.unlink(missing_ok=True)
-            copy2(source, target)
+            beside = next((one for one in folder.parent.glob(f"*/{target.name}")), source)
+            if beside == source or not cmp(source, beside) or not _linked(target, beside):
+                copy2(source, target)
         except OSError as error:
             raise write_error(target, error) from error
+
+
+def _linked(target: Path, source: Path) -> bool:
+    """Make a hard link, and return whether the disk can."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        return False
+    return True
 
 
 def read_consistent(folder: Path) -> tuple[Description, bytes]:
