@@ -316,7 +316,10 @@ class Found:
         """Return the gains in accuracy, balanced accuracy and AUROC, with intervals.
 
         Means over hospitals, of the draws' mean. alone: of the same draws, or of a single one.
+        Empty where both are the same.
         """
+        if np.array_equal(self.scores, alone.scores, equal_nan=True):
+            return [""] * len(GAINS)
         more = np.nanmean(self.scores - alone.scores, axis=1)[:, :3]
         widths = half_widths(
             more, [a - b for a, b in zip(self.patients, alone.patients, strict=True)], self.ill
@@ -384,7 +387,7 @@ def rows(case: str, found: Mapping[str, Found], before: Mapping[str, Found]) -> 
                 **{h: f"{x:.1f}" for h, x in zip(NAMES, means[:, 0].tolist(), strict=True)},
                 "worst": f"{means[:, 0].min():.1f}",
                 **{n: f"{x:.1f}" for n, x in zip(MEANS, means.mean(0)[:3].tolist(), strict=True)},
-                **{n: "" if gain == "+0.0 ± 0.0" else gain for n, gain in gains.items()},
+                **gains,
             }
         )
     return made
