@@ -341,13 +341,13 @@ def half_widths(more: Array, patients: Sequence[Array], ill: Sequence[Labels]) -
     variances = []
     for values, truth in zip(patients, ill, strict=True):
         every = np.nanmean(values, axis=0)
-        all_of, *halves = (
+        all_of, ill_of, others = (
             100**2 * group.var(axis=0, ddof=1) / len(group)
             if len(group) > 1
             else np.full(2, np.nan)
             for group in (every, every[truth == 1], every[truth == 0])
         )
-        right, placed = sum(halves)
+        right, placed = ill_of + others
         variances.append([all_of[0], right / 4, placed])
     over_draws = more.var(axis=0, ddof=1) / len(more) if len(more) > 1 else 0.0
     return np.asarray(1.96 * np.sqrt(np.sum(variances, axis=0) / len(ill) ** 2 + over_draws))
