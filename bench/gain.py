@@ -1,12 +1,14 @@
 """The gain from joining in the committed results, over two ways to train alone.
 
-    python -m bench.gain
+    python -m bench.gain [STUDY ...]
 
+A study is a folder of docs/results with a results.csv; without one it is `fresh`.
 The two anchors are a network that each site trains alone, and the closed form of each site's own
 sums, which a study's `one_round` measures too: training alone with the same features. Differences
 are paired over seeds, in points, with 95 % intervals.
 """
 
+import sys
 from pathlib import Path
 
 from bench.record import csv_rows
@@ -52,19 +54,25 @@ def lines(study: str) -> list[str]:
     """Return the gains of a study as lines of text."""
     settings = dict.fromkeys(row["setting"] for row in csv_rows(RESULTS / study / "results.csv"))
     return [
-        f"{study}, {setting}: {method} {found.value:+.1f} ({found.low:.1f} to {found.high:.1f}) "
+        f"{study}, {setting}: {method} {found.value:+.1f}{_interval(found)} "
         f"over training {anchor} alone, {found.n} seeds"
         for setting in settings
         for method in JOINED
         if by_seed(study, setting, method)
         for anchor in anchors(study, setting)
+        if anchors(study, setting)[anchor]
         for found in [gain(study, setting, method, anchor)]
     ]
 
 
+def _interval(found: Difference) -> str:
+    return "" if found.low is None else f" ({found.low:.1f} to {found.high:.1f})"
+
+
 def main() -> None:
-    """Print the gains on the seeds that no choice has seen."""
-    print(*lines(FRESH), sep="\n")
+    """Print the gains of the studies that the command names, else of `fresh`."""
+    for study in sys.argv[1:] or [FRESH]:
+        print(*lines(study), sep="\n")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 
 _OPENING = re.compile(r"<!-- bench:([\w-]+) -->")
 _OWN_LINE = {"name", "command", "machine", "versions", "code", "rows"}
-_BEFORE_THE_TAG = {"bench.prototype_helpers", "bench.prototypes", "bench.thresholds"}
+_BEFORE_1_0_0 = {"bench.prototype_helpers", "bench.prototypes", "bench.thresholds"}
 """Programs that version 1.0.0 no longer had."""
 _LONGEST_NOTE = 200
 """Characters of a note. A longer one is a series for a plot, and is left out."""
@@ -92,11 +92,11 @@ def _section(path: Path, shown: str) -> str:
 
 
 def _where(command: str) -> str:
-    """Return at which tag or commit a command's program is, if this version no longer has it."""
+    """Return at which commit a command's program is, if this version no longer has it."""
     name = re.search(r"-m (bench\.\w+)", command)
     if name is None or find_spec(name[1]) is not None:
         return ""
-    return " at commit 9d6a908" if name[1] in _BEFORE_THE_TAG else " at tag v1.0.0"
+    return " at commit 9d6a908" if name[1] in _BEFORE_1_0_0 else " at commit 2eea95e1"
 
 
 def _figure(path: Path, shown: str) -> str:

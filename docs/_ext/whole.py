@@ -83,7 +83,7 @@ def old_versions(text: str) -> list[str]:
     released = re.findall(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     [flower] = re.findall(r"flwr\[simulation\]>=([\d.]+)", " ".join(project["dependencies"]))
     known = {
-        r"\b[Vv]ersion (\d+\.\d+\.\d+)|\btag v([\d.]+\d)": {project["version"], *released},
+        r"\b[Vv]ersion (\d+\.\d+\.\d+)": {project["version"], *released},
         r"\bFlower (\d+\.\d+)": {flower},
         r"\bPython (3\.\d+) or newer": {project["requires-python"].removeprefix(">=")},
     }

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 
 import pytest
 
-from bench.gain import ALONE, anchors, by_seed, gain
+from bench.gain import ALONE, anchors, by_seed, gain, lines
 from bench.pictures import PANELS, SHOWN, accuracies, seed_by_seed
 from bench.record import csv_rows
 from fedapp.reports.comparison.figures import png
@@ -97,6 +97,16 @@ def test_readme_has_the_papers_table_as_measured():
     of_seeds = [mean(found.values()), stdev(found.values())]
     assert numbers(joined) == pytest.approx(of_seeds, abs=0.051)
     assert numbers(gained) == pytest.approx([than.value, than.low, than.high], abs=0.051)
+
+
+def test_the_papers_table_has_its_gain_printed():
+    """It has no network alone, and of CIFAR-10 one seed, so no interval."""
+    printed = lines("one_round_fresh")
+    gained = re.search(r"10\.9 points \((.+?)\)", RESULTS)[1]
+    alone = "over training the closed form alone"
+    of = "one_round_fresh, alpha=0.5: one_round"
+    assert printed[0] == f"{of} +10.9 ({gained}) {alone}, 5 seeds" and len(printed) == 8
+    assert printed[4] == f"one_round_fresh, cifar10, alpha=0.5: one_round +24.3 {alone}, 1 seeds"
 
 
 @pytest.mark.parametrize(

@@ -135,5 +135,5 @@ def test_a_command_that_is_gone_says_where_it_is():
         "python -m bench.thresholds --seeds 1",
         "ls",
     ]
-    where = ["", "", " at tag v1.0.0", " at commit 9d6a908", ""]
+    where = ["", "", " at commit 2eea95e1", " at commit 9d6a908", ""]
     assert [tables._where(command) for command in gone] == where

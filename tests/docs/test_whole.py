@@ -49,7 +49,8 @@ def test_a_line_is_long_where_it_could_end_before(text, found, whole):
 
 def test_a_version_is_one_that_there_is(whole):
     text = (
-        "version 1.0.0 (tag v1.0.0), version 0.1.0; Flower 1.41, Flower 1.40; Python 3.10 or newer"
+        "version 1.0.0 (commit 2eea95e1), version 0.1.0; "
+        "Flower 1.41, Flower 1.40; Python 3.10 or newer"
     )
     assert whole.old_versions(text) == ["version 0.1.0", "Flower 1.40", "Python 3.10 or newer"]
 
