@@ -224,6 +224,14 @@ def test_vectors_that_the_model_does_not_know_are_refused(changes, said, model, 
     assert isinstance(done.exception, FedAppError) and said in str(done.exception)
 
 
+def test_a_raw_table_is_refused_by_what_the_model_takes(model, tmp_path):
+    (tmp_path / "raw.csv").write_text("age,sex\n63,1\n")
+    done = invoked("predict", model, tmp_path / "raw.csv")
+    assert isinstance(done.exception, FedAppError)
+    assert "raw.csv: the model takes vectors of 64 numbers" in str(done.exception)
+    assert "docs/OWN_DATA.md" in str(done.exception)
+
+
 def test_images_are_refused_and_so_is_a_persons_labelling(run, model, tmp_path):
     image(tmp_path / "a.png")
     done = invoked("predict", model, tmp_path)
