@@ -14,7 +14,14 @@ from fedapp.experiment.completion import complete_run
 PANEL = "Use"
 """As `fedapp --help` shows it."""
 
-Model = Annotated[Path, typer.Argument(help="a model's folder; `fedapp site` names them")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="a model's folder (`fedapp site` names them); or RUN/SITE, or a run with one "
+        "site's model, by its name or folder",
+        autocompletion=complete_run,
+    ),
+]
 Images = Annotated[
     Path, typer.Argument(help="a folder of images, a CSV file with `path`, or a file of vectors")
 ]
@@ -61,14 +68,7 @@ def show_site(
 
 @app.command("predict", rich_help_panel=PANEL)
 def predict_images(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="a model's folder (`fedapp site` names them); or RUN/SITE, or a run with one "
-            "site's model, by its name or folder",
-            autocompletion=complete_run,
-        ),
-    ],
+    model: Model,
     images: Annotated[
         list[Path],
         typer.Argument(
@@ -103,8 +103,9 @@ def next_images(
 ) -> None:
     """Choose the images to label first, and write them to a CSV file."""
     from fedapp.tools.use.next_to_label import next_to_label
+    from fedapp.tools.use.predict import model_folder
 
-    for line in next_to_label(model, images, count, out):
+    for line in next_to_label(model_folder(model), images, count, out):
         print(line)
 
 
@@ -119,6 +120,7 @@ def export_model(
 ) -> None:
     """Write a site's model for other programs: ONNX, a MONAI bundle or safetensors."""
     from fedapp.tools.use.export import export
+    from fedapp.tools.use.predict import model_folder
 
-    for line in export(model, to, out, images):
+    for line in export(model_folder(model), to, out, images):
         print(line)

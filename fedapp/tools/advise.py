@@ -228,6 +228,11 @@ def _data(data: str) -> tuple[str, dict[str, Scalar]]:
         return str(IN_MEMORY), {"data.name": "folder", "data.root": where, "data.image_size": SIDE}
     if data in presets() or yaml_path(data) is not None:
         return independent_of_folder(data), {}
+    if Path(data).suffix.lower() == ".csv" and Path(data).is_file():
+        raise ConfigError(
+            f"'{data}': a CSV file: of a table make a folder of vectors for each site, and name "
+            "the YAML file that says where they are (docs/TUTORIAL_TABLES.md)"
+        )
     raise ConfigError(
         f"'{data}': no such preset, YAML file or folder; {name_suggestion(data, presets())}"
     )
@@ -266,6 +271,8 @@ def reason(advice: Advice) -> list[str]:
     seen = ""
     if advice.reach is not None:
         seen = f": differences smaller than {100 * advice.reach:.1f} points are not seen"
+        if advice.reach >= 1:
+            seen = ": with so few seeds no difference can be seen"
     return [
         *lines,
         f"These runs do not tell it from {', '.join(advice.rivals)}{seen}.",

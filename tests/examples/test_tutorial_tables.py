@@ -67,12 +67,41 @@ def test_what_it_writes_is_taken(say, tmp_path):
     ([HEADER, "1e300" + ROW[2:]], "line 2: age is 1e+300, more than 10 standard dev"),
     ([HEADER, ROW[:-1] + "7"], "line 2: diagnosis is 7: write one of 0, 1, 2, 3, 4, or nothing"),
     ([HEADER], "north.csv: no patient in it"),
-    ([""], "no column 'age'"),
+    ([""], "north.csv: line 1 is empty: write the agreed names there, then the patients"),
 ])  # fmt: skip
 def test_what_the_rules_do_not_know_is_refused_in_a_line(say, tmp_path, lines, said):
     code, told = say(*lines)
     assert code == 1 and said in told and told.count("\n") == 1
     assert not (tmp_path / "north").exists()
+
+
+def test_an_empty_file_is_called_empty(tmp_path, capsys):
+    (tmp_path / "north.csv").touch()
+    assert main([str(tmp_path / "north.csv"), str(tmp_path / "north")]) == 1
+    assert "north.csv: is empty: write the agreed names there" in capsys.readouterr().err
+
+
+def with_cholesterol(*measured):
+    return [OTHER.replace(",200,", f",{one},") for one in measured]
+
+
+def test_another_unit_is_refused_by_the_name_of_its_column(say, tmp_path):
+    # In mmol/l each is below 10 standard deviations; all of them together are not by chance.
+    code, told = say(HEADER, *with_cholesterol(6.2, 4.9, 7.4, "?", 5.5, 8.1))
+    assert code == 1 and told == (
+        "north.csv: chol has mean 6.42 and standard deviation 1.2 here, agreed are 245 and 55: "
+        "write it in the agreed unit\n"
+    )
+    assert not (tmp_path / "north").exists()
+
+
+@pytest.mark.parametrize("measured", [
+    (6.2, 4.9, 7.4, 5.5),  # four, which may be so by chance
+    (460, 450, 470, 390, 520),  # a clinic for high cholesterol: as far away, but not as alike
+    (240, 241, 239, 240, 241),  # alike, and near the agreed mean
+])  # fmt: skip
+def test_few_patients_or_other_patients_are_no_other_unit(say, measured):
+    assert say(HEADER, *with_cholesterol(*measured))[0] == 0
 
 
 def test_a_file_of_another_encoding_and_one_that_is_not_there_are_refused(say, tmp_path, capsys):

@@ -55,6 +55,13 @@ def test_a_folder_of_images_is_dealt_to_simulated_sites(tmp_path):
     assert own["split.num_clients"] == 4
 
 
+def test_a_csv_file_is_to_become_vectors_first(tmp_path):
+    (tmp_path / "raw.csv").write_text("age,sex\n63,1\n")
+    with pytest.raises(ConfigError, match=r"a CSV file: of a table make a folder of vectors .*"
+                       r"docs/TUTORIAL_TABLES.md"):  # fmt: skip
+        plan(str(tmp_path / "raw.csv"), {}, [0])
+
+
 @pytest.mark.parametrize(("data", "given", "says"), [
     ("digit_demo", {}, "no such preset, YAML file or folder; did you mean 'digits_demo'"),
     ("digits_demo", {"rounds.rounds": 1}, "only 0 can run: .*rounds.num_rounds"),
@@ -240,6 +247,12 @@ def test_units_that_one_candidate_lacks_and_a_shift_of_all_change_nothing():
     shifted = {name: {k: a + 0.1 for k, a in units.items()} for name, units in candidates.items()}
     before, after = advise(candidates), advise({**shifted, "alone": {**shifted["alone"], 99: 0.0}})
     assert (before.method, before.over, before.rivals) == (after.method, after.over, after.rivals)
+
+
+def test_a_reach_above_100_points_is_not_said_as_points():
+    found = advise({"alone": {0: 0.5, 1: 0.6}, "average": {0: 0.9, 1: 0.7}})
+    assert found.reach > 1
+    assert "with so few seeds no difference can be seen" in " ".join(reason(found))
 
 
 def test_at_the_extremes():

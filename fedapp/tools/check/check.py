@@ -22,6 +22,7 @@ from fedapp.experiment.experiment import Experiment
 from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.run_folder import out_root, runs_root
 from fedapp.learn.networks import build_model
+from fedapp.learn.networks.base import Network
 from fedapp.methods.base import schemas, sent_roles
 from fedapp.site.terms import TermError, Terms
 from fedapp.tools.check import machine
@@ -67,11 +68,12 @@ def check(data: Path, options: Options, console: Console) -> int:
     experiment, terms = _agreed(options), options.terms
     settings = experiment.data if experiment else None
     patients = terms.patients if terms else ""
-    facts, machines = _machine(options)
+    network, unbuilt = _network(experiment)
+    facts, machines = _machine(options, network)
     classes = settings.class_names if settings else ()
     named = settings.finding_names if settings else ()
     listing = list_agreed(data, settings, patients) if settings else list_own(data, (), patients)
-    remarks = of_listing(listing.faults)
+    remarks = [*of_listing(listing.faults), *unbuilt]
     if settings and settings.patients:
         what = (
             "data.patients in the preset: sites refuse a run that names a pattern for their files"
@@ -80,8 +82,8 @@ def check(data: Path, options: Options, console: Console) -> int:
             "have it left out; write `patients` into your own site.yaml, and give --site-folder"
         )
         remarks.append(fault(what, remedy))
-    if terms and experiment:
-        remarks += _refused(terms, experiment, options.said, len(listing.entries))
+    if terms and experiment and network:
+        remarks += _refused(terms, experiment, network, options.said, len(listing.entries))
     if listing.entries:
         entries, hide_below = listing.entries, options.hide_below
         if listing.values is None:
@@ -122,16 +124,31 @@ def check(data: Path, options: Options, console: Console) -> int:
     return int(any(remark.fault for remark in remarks))
 
 
+def _network(experiment: Experiment | None) -> tuple[Network | None, list[Remark]]:
+    """Return the agreed network; None, and a fault, where this machine lacks what it needs."""
+    if experiment is None:
+        return None, []
+    data = experiment.data
+    try:
+        return build_model(experiment.model, data.inputs, len(data.names)), []
+    except ConfigError as error:
+        remedy = "then check again: the models' size and your terms were not compared with it"
+        return None, [fault(str(error), remedy)]
+
+
 def _refused(
-    terms: Terms, experiment: Experiment, said: Mapping[str, Scalar], images: int
+    terms: Terms,
+    experiment: Experiment,
+    network: Network,
+    said: Mapping[str, Scalar],
+    images: int,
 ) -> list[Remark]:
     """Return a fault for each term that every run of the preset breaks, as at run time.
 
     What only a run has is not asked: its name, its signature, the hour, what other runs have spent.
     images: number of the site's images.
     """
-    data, privacy = experiment.data, experiment.privacy
-    network = build_model(experiment.model, data.inputs, len(data.names))
+    privacy = experiment.privacy
     steps: list[Callable[[Terms], None]] = [
         lambda terms: terms.check_said({k: v for k, v in said.items() if k != "data.patients"}),
         lambda terms: terms.check_run(experiment, ""),
@@ -172,13 +189,15 @@ def _samples(
     return _Samples(each, [parts[i] for i in places], [groups[i] for i in places])
 
 
-def _machine(options: Options) -> tuple[list[tuple[str, str]], list[Remark]]:
+def _machine(
+    options: Options, network: Network | None
+) -> tuple[list[tuple[str, str]], list[Remark]]:
     """Return facts about disk, GPU and server as (name, words), and what is wrong with them."""
     experiment = options.experiment
     runs = out_root(experiment) if experiment else runs_root()
     place = options.store_path or Path(os.environ.get("FEDAPP_SITES") or runs)
     parts = {
-        "disk": machine.room(place.expanduser(), experiment),
+        "disk": machine.room(place.expanduser(), experiment, network),
         "GPU": machine.gpu(experiment.runtime.device if experiment else "auto"),
     }
     if experiment and experiment.privacy.epsilon:

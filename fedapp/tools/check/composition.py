@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from fedapp.core.formatting import first_names
 from fedapp.data.bag_proportions import condition_number, why_unidentifiable
 from fedapp.data.own import Entry, Listing
 from fedapp.data.own.train_test_split import MIN_GROUPS, SET_ASIDE, TEST, TRAIN, VAL, Group
@@ -229,7 +230,7 @@ def remarks_on_copies(
     for number, content in enumerate(contents):
         if content:
             alike.setdefault(content, []).append(number)
-    faults, tied, count = list[Remark](), list[Remark](), 0
+    faults, tied, unnamed, count = list[Remark](), list[Remark](), list[str](), 0
     for copies in alike.values():
         if len(copies) == 1:
             continue
@@ -249,12 +250,16 @@ def remarks_on_copies(
             text = f"{same} in {len(groups)} groups: {names}"
             remedy = "they are dealt as one group; keep one image if they are one patient's"
             tied.append(note(text, remedy))
+        else:
+            unnamed.append(names)
     found = [*_cut(faults, kind), *_cut(tied, note)]
     if count:
         remedy = "every copy counts; remove those that you do not want"
         if not any(entry.part for entry in entries):
             remedy = f"equal {every} are dealt together, to one part; {remedy}"
         text = f"{shown(count, hide_below)} of {shown(len(entries), hide_below)} {every}"
+        if unnamed and count >= hide_below:  # else the names would tell how many there are
+            remedy = f"{first_names([f'({names})' for names in unnamed], _NAMED)}; {remedy}"
         found.append(note(f"{text} have an equal copy among them", remedy))
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -20,7 +21,7 @@ from fedapp.data.inputs import MAX_SIDE
 from fedapp.data.own import Entry
 from fedapp.data.split.groups import content_digest
 from fedapp.data.window import DepthError, StoredImage
-from fedapp.tools.check.remarks import Remark, fault, note
+from fedapp.tools.check.remarks import SHOWN, Remark, fault, note
 
 _SAMPLED = 65536
 """How many values of an image, evenly spaced, its usual range is estimated from."""
@@ -42,6 +43,9 @@ MOST_SCALE = 10.0
 """Largest factor between a site's standard deviation and the agreed one."""
 MOST_RATIO = 1000.0
 """Largest factor between the scales of columns. Beyond it a network ignores the smaller one."""
+USUAL_CODES = (-9, *(sign * (10**digits - 1) for digits in range(2, 7) for sign in (1, -1)))
+"""What people usually write for a missing number: -9, and 99, 999 ... 999999 with either sign. 9 is
+none, as it is a usual number too, and neither is -1: a column may hold -1, 0 and 1."""
 LEAST_GAP = 1.25
 """From how many standard deviations beyond its column's other values on a value is a code."""
 LEAST_ROWS, FEW_KINDS = 3, 10
@@ -296,9 +300,14 @@ def _odd(
     numbers: Tensor, mean: float, std: float, settings: DataSettings | None
 ) -> Iterator[Remark]:
     """Yield columns that a network would learn little from, and scales unlike the agreed one."""
-    if apart := [*_codes(numbers)]:
-        what = f"a code for a missing number? {first_names(apart)} (f0 is the first column)"
+    nothing_else, apart = _codes(numbers)
+    if apart:
+        what = f"a code for a missing number? {first_names(apart, SHOWN)} (f0 is the first column)"
         remedy = "far from all others there: if it is one, fill gaps by rules that all sites share"
+        yield note(what, remedy)
+    if nothing_else:
+        what = f"nothing but a usual code for a missing number: {', '.join(nothing_else.values())}"
+        remedy = "fill gaps by rules that all sites share; f0 is the first column"
         yield note(what, remedy)
     columns = numbers.std(0, correction=0)
     moving = columns[columns > 0]
@@ -306,34 +315,80 @@ def _odd(
         what = f"columns have standard deviations from {moving.min():.3g} to {moving.max():.3g}"
         remedy = "the largest outweigh all others; agree on a scale of each, and divide by it"
         yield note(what, remedy)
-    if len(moving) < len(columns):
-        still = [f"f{column}" for column in (columns == 0).nonzero()[:, 0].tolist()]
+    still = [f"f{c}" for c in (columns == 0).nonzero()[:, 0].tolist() if c not in nothing_else]
+    if still:
         what = f"one value in all rows: {first_names(still)}"
         yield note(what, "they say nothing here; the other sites' may")
     if settings is None:
         return
     far = abs(mean - settings.mean) > MOST_DEVIATIONS * settings.std
     if far or not settings.std / MOST_SCALE <= std <= settings.std * MOST_SCALE:
-        what = f"agreed are data.mean = {settings.mean:g} and data.std = {settings.std:g}"
-        remedy = f"your numbers have {mean:.3g} and {std:.3g}; have both settings changed for all"
+        agreed = f"data.mean = {settings.mean:g} and data.std = {settings.std:g}"
+        what = f"your numbers have mean {mean:.3g} and std {std:.3g}, agreed are {agreed}"
+        remedy = (
+            "yours are on another scale: apply the agreed rules (minimum, maximum, fill) to them; "
+            "have both settings changed only if every site sees this"
+        )
         yield note(what, remedy)
 
 
-def _codes(numbers: Tensor) -> Iterator[str]:
-    """Yield what may be codes, such as "-9 in f3": values at an end of a column, far from the rest.
+def _codes(numbers: Tensor) -> tuple[dict[int, str], list[str]]:
+    """Return columns of nothing but usual codes, and what may be codes in the others, in words.
 
-    numbers: float64 [n, D]; its columns are f0, f1, ..., as in a Parquet file.
+    The words are such as "-9 and 0 in f3". numbers: float64 [n, D]; its columns are f0, f1, ..., as
+    in a Parquet file.
     """
+    nothing_else, apart = dict[int, str](), list[str]()
+    written = torch.tensor(USUAL_CODES, dtype=numbers.dtype)
     for column, values in enumerate(numbers.T):
-        kinds, each = values.unique(return_counts=True)
-        for codes, sign in ((1, 1), (1, -1), (2, 1), (2, -1)):
-            ends, rows = (kinds, each) if sign > 0 else (-kinds.flip(0), each.flip(0))
-            rest, few = ends[codes:], len(ends) - codes < FEW_KINDS
-            if len(rest) < 2 or rows[: None if few else codes].min() < LEAST_ROWS:
-                continue
-            spread = values[sign * values >= rest[0]].std(correction=0)
-            least = 2 * (rest[-1] - rest[0]) if few else LEAST_GAP * spread
-            if rest[0] - ends[codes - 1] > least:
-                found = " and ".join(f"{sign * float(code):g}" for code in ends[:codes])
-                yield f"{found} in f{column}"
-                break
+        usual = torch.isin(values, written)
+        others = values[~usual]
+        if not len(others):
+            nothing_else[column] = f"{_in_words(values.unique().tolist())} in f{column}"
+            continue
+        there = Counter(values[usual].tolist())
+        found = [code for code, rows in sorted(there.items()) if _well_outside(code, rows, others)]
+        found += _unusual_codes(others)
+        if found:
+            apart.append(f"{_in_words(found)} in f{column}")
+    return nothing_else, apart
+
+
+def _in_words(codes: Sequence[float]) -> str:
+    return " and ".join(f"{code:g}" for code in codes)
+
+
+def _well_outside(code: float, rows: int, others: Tensor) -> bool:
+    """Return whether a usual code is no number of its column. others: the column without such.
+
+    A negative code is none where all others are 0 or more. Of few others it must be as far away as
+    an unusual code, and at least half of itself: 99 says nothing beside 98. Of many others chance
+    may put one or two far away, such as a patient of 99 years.
+    """
+    low, high = float(others.min()), float(others.max())
+    if code < 0 <= low:
+        return True
+    away = max(low - code, code - high)
+    if len(others.unique()) < FEW_KINDS:
+        return away > max(2 * (high - low), abs(code) / 2)
+    return rows >= LEAST_ROWS and away > LEAST_GAP * float(others.std(correction=0))
+
+
+def _unusual_codes(values: Tensor) -> list[float]:
+    """Return one or two values at an end of a column that are far from all others of it.
+
+    At the lower end they are at most 0: of the codes 3, 6 and 7 the 3 is none for a missing number.
+    """
+    kinds, each = values.unique(return_counts=True)
+    for codes, sign in ((1, 1), (1, -1), (2, 1), (2, -1)):
+        ends, rows = (kinds, each) if sign > 0 else (-kinds.flip(0), each.flip(0))
+        rest, few = ends[codes:], len(ends) - codes < FEW_KINDS
+        if len(rest) < 2 or rows[: None if few else codes].min() < LEAST_ROWS:
+            continue
+        if sign > 0 and ends[codes - 1] > 0:
+            continue
+        spread = values[sign * values >= rest[0]].std(correction=0)
+        least = 2 * (rest[-1] - rest[0]) if few else LEAST_GAP * spread
+        if rest[0] - ends[codes - 1] > least:
+            return [sign * float(code) for code in ends[:codes]]
+    return []

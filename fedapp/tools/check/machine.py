@@ -11,7 +11,7 @@ from fedapp.core.errors import ConfigError
 from fedapp.core.formatting import size
 from fedapp.core.optional_dependencies import NotInstalled, needs
 from fedapp.experiment.experiment import Experiment
-from fedapp.learn.networks import build_model
+from fedapp.learn.networks.base import Network
 from fedapp.tools.check.remarks import Remark, fault, note
 
 PATIENCE_S = 5.0
@@ -22,13 +22,18 @@ _SPARE = 3
 """Models beside the helper list: the site's old one, its new one and one being received."""
 
 
-def room(folder: Path, experiment: Experiment | None) -> tuple[str, list[Remark]]:
-    """Return the free disk space for models in words, and faults if it is too little."""
+def room(
+    folder: Path, experiment: Experiment | None, network: Network | None
+) -> tuple[str, list[Remark]]:
+    """Return the free disk space for models in words, and faults if it is too little.
+
+    network: the agreed one; None: not known, or it cannot be built here.
+    """
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.isdir(path))
     free, needed = shutil.disk_usage(there).free, _LEAST_FREE
     said = f"{size(free)} free in {there}"
-    if experiment is not None:
-        needed = _needed(experiment)
+    if experiment is not None and network is not None:
+        needed = _needed(experiment, network)
         said += f", about {size(needed)} needed"
     found = []
     if free < needed:
@@ -92,10 +97,9 @@ def reach(server: str) -> tuple[str, list[Remark]]:
     return f"{server} cannot be reached", [fault(f"server {server}: {what}", remedy)]
 
 
-def _needed(experiment: Experiment) -> int:
+def _needed(experiment: Experiment, network: Network) -> int:
     """Return the bytes of all models that a site keeps at the same time."""
-    data, method = experiment.data, experiment.method
-    network = build_model(experiment.model, data.inputs, len(data.names))
+    method = experiment.method
     model = sum(t.numel() * t.element_size() for t in network.state_dict().values())
     listed = getattr(method, "helper_list_size", 1) + getattr(method, "num_replaced", 0)
     return int(model * (listed + _SPARE))

@@ -17,10 +17,11 @@ from fedapp.core.errors import DataError, RunError
 from fedapp.core.formatting import count, counted, csv_text, duration, percent
 from fedapp.core.names import csv_cell
 from fedapp.core.progress import image_progress
+from fedapp.data.own.vectors import vectors_file
 from fedapp.evaluation.reliability_warnings import NOT_TO_DECIDE, shift_warnings
 from fedapp.experiment.run_folder import RunFolder, find_run
 from fedapp.models.conformal import coverage_caution
-from fedapp.models.description import DESCRIPTION
+from fedapp.models.description import DESCRIPTION, Recipe
 from fedapp.models.evidence import read_evidence
 from fedapp.models.listing import ListedInput, list_several
 from fedapp.models.model import SiteModel, load_model
@@ -88,6 +89,7 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Predic
     for light in description.lights:
         if light.endswith(NOT_TO_DECIDE):  # before the answers, which it is about
             print(f"Warning: {light}", file=sys.stderr)
+    _check_kind(images, description.model)
     listed, tally, began = (
         list_several(images),
         Tally(asked, description.model.classes),
@@ -114,6 +116,16 @@ def predict(model: Path, images: Sequence[Path], out: Path | None, asked: Predic
     for line in [*lines, *_reliability_lines(model, tally)]:
         print(line, file=sys.stderr)
     return UNREAD if tally.unread else 0
+
+
+def _check_kind(sources: Sequence[Path], model: Recipe) -> None:
+    """Raise DataError where a model of vectors is asked about something else, before it is read."""
+    other = [source for source in sources if source.exists() and not vectors_file(source)]
+    if len(model.inputs) == 1 and other:
+        raise DataError(
+            f"{other[0]}: the model takes vectors of {model.inputs[0]} numbers: name an .npz or "
+            ".parquet file of them, laid out as docs/OWN_DATA.md says, made by the agreed rules"
+        )
 
 
 def _write(

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 from fedapp.cli import app
 from fedapp.core.errors import ConfigError
 from fedapp.core.settings import PrivacySettings
+from fedapp.learn.networks import build_model
+from fedapp.learn.networks.encoder import EncoderSettings
 from fedapp.learn.networks.mlp import MLPSettings
 from fedapp.methods import method_class
 from fedapp.site.terms import TermError, Terms
@@ -138,7 +140,7 @@ def test_copies_in_one_part_of_the_sites_own_split_are_noted(tmp_path):
     code, output = said(tmp_path)
     assert code == 0
     assert (
-        "2 of 4 images have an equal copy among them | every copy counts; "
+        "2 of 4 images have an equal copy among them | (b.png, train.png); every copy counts; "
         "remove those that you do not want"
     ) in findings(output, "note")
 
@@ -456,7 +458,8 @@ def test_every_broken_term_is_named_once_and_none_without_a_preset(tmp_path):
 ])  # fmt: skip
 def test_a_delta_is_compared_with_the_number_of_the_sites_images(delta, images, says):
     noisy = experiment(Path(), privacy=PrivacySettings(epsilon=1.0, delta=delta))
-    found = [one.what for one in _refused(Terms(epsilon_at_most=3), noisy, {}, images)]
+    network = build_model(noisy.model, noisy.data.inputs, len(noisy.data.names))
+    found = [one.what for one in _refused(Terms(epsilon_at_most=3), noisy, network, {}, images)]
     assert len(found) == bool(says) and all(says in what for what in found)
 
 
@@ -546,6 +549,34 @@ def test_two_rows_of_a_table_may_have_the_same_numbers(tmp_path):
         line = "the same numbers in train and val: 0, 2" if not code else "the same image in train"
         kind = "fault" if code else "note"
         assert any(one.startswith(line) for one in findings(output, kind))
+
+
+def test_equal_rows_are_named_unless_their_count_is_hidden(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    rows[7], rows[21] = rows[4], rows[20]
+    ids = np.array([f"line {n + 2}" for n in range(40)])
+    labels = np.array(["one", "one", "two", "two"] * 10)
+    labels[7], labels[21] = labels[4], labels[20]
+    np.savez(tmp_path / "vectors.npz", ids=ids, vectors=rows, labels=labels)
+    settings = agreed(classes="one, two", image_size=0, channels=0, vector_size=3)
+    options = {"experiment": experiment(tmp_path, data=settings, model=MLPSettings())}
+    named = "(line 22, line 23), (line 6, line 9); equal rows are dealt together"
+    assert f"4 of 40 rows have an equal copy among them | {named}" in " ".join(
+        findings(said(tmp_path, **options)[1], "note")
+    )
+    assert "line 9" not in said(tmp_path, hide_below=5, **options)[1]
+
+
+def test_missing_weights_are_one_fault_and_the_data_are_still_looked_at(tmp_path):
+    three_sites(tmp_path)
+    (tmp_path / "east" / "labelled" / "x").mkdir(parents=True)
+    image(tmp_path / "east" / "labelled" / "x" / "odd.png")
+    lacking = EncoderSettings(weights="none.safetensors", weights_sha256="0" * 64)
+    preset = experiment(tmp_path, model=lacking)
+    code, output = said(tmp_path / "east", site_name="east", experiment=preset, terms=Terms())
+    faults = " ".join(findings(output))
+    assert code == 1 and "images of class" in output and "label 'x' is not in" in faults
+    assert "model.weights = 'none.safetensors': cannot be read" in faults
 
 
 def test_a_server_may_be_given_as_a_web_address(monkeypatch):

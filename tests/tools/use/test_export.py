@@ -18,6 +18,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fedapp.learn.networks import network_class, network_names
+from fedapp.models.description import TENSORS
 from fedapp.models.model import Answer, load_model
 from fedapp.tools.use import onnx_file
 from tests.encoders import encoder_fields
@@ -80,6 +81,18 @@ def test_every_network_is_the_same_under_onnxruntime(name, tmp_path):
     for count in (1, 5):
         found = answers(tmp_path / "out/model.onnx", pixels[:count])
         assert np.abs(found - wanted[:count]).max() < onnx_file.TOLERANCE
+
+
+def test_a_site_of_a_run_is_named_as_for_predict(run, images, tmp_path):
+    result = invoked(f"{run}/north", "--to", "safetensors", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    folder = run / "models" / "north"
+    assert (tmp_path / "out" / TENSORS).read_bytes() == (folder / TENSORS).read_bytes()
+    place = images / "south" / "unlabelled"
+    result = commands.invoked(
+        "next-to-label", f"{run}/north", place, "--count", 2, "-o", tmp_path / "next.csv"
+    )
+    assert result.exit_code == 0, result.output
 
 
 def test_a_mixture_is_one_file_with_its_classes(tmp_path):

@@ -89,10 +89,10 @@ def test_a_code_for_a_missing_number_is_noted(tmp_path):
         "drinks": random.poisson(4, 120),
     }
     rows = np.stack(list(usual.values()), 1)
-    assert not [*_codes(torch.tensor(rows))]
+    assert _codes(torch.tensor(rows)) == ({}, [])
     rows[:9, 1], rows[9:12, 1], rows[:3, 2], rows[:2, 3], rows[5:9, 4] = -9, 0, -9, -9, 999
-    found = [*_codes(torch.tensor(rows))]
-    assert found == ["-9 and 0 in f1", "-9 in f2", "999 in f4"]  # two rows of f3 are too few
+    nothing_else, found = _codes(torch.tensor(rows))
+    assert found == ["-9 and 0 in f1", "-9 in f2", "-9 in f3", "999 in f4"] and not nothing_else
     padded = np.pad(rows.astype(np.float32), ((0, 0), (0, SIZE - rows.shape[1])))
     given = {"ids": np.arange(120), "vectors": padded, "encoder": np.array(ENCODER)}
     given["labels"] = np.array(CLASSES)[np.arange(120) % len(CLASSES)]
@@ -100,6 +100,48 @@ def test_a_code_for_a_missing_number_is_noted(tmp_path):
     code, text = said(tmp_path / "north")
     assert code == 0 and f"a code for a missing number? {', '.join(found)} (f0 is" in text
     assert "one value in all rows: f5, f6" in text and f"and {SIZE - 5 - 8} more" in text
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [
+        ({-9: 56, 0: 1, **{90 + n: 3 for n in range(48)}}, "-9"),  # one 0 beside the pressures
+        ({-9: 102, 1: 2, 2: 60, 3: 36}, "-9"),  # a kind that stands in two rows
+        ({-9: 198, 0: 2}, "-9"),
+        ({-9: 118, 1: 4, 2: 1}, "-9"),
+        ({-9: 6, -2.6: 1, **{n / 10: 3 for n in range(40)}}, "-9"),
+        ({-9: 1, 0: 60, 1: 60}, "-9"),
+        ({-9: 4, -99: 7, 0: 60, 1: 60}, "-99 and -9"),
+        ({999: 3, **{100 + n: 1 for n in range(300)}}, "999"),
+        ({99: 1, 1: 4, 2: 100}, "99"),
+        ({98: 40, 99: 60}, ""),  # a saturation in %
+        ({99: 1, **{n: 2 for n in range(30, 80)}}, ""),  # an age
+        ({-9: 2, **{n: 2 for n in range(-30, 25)}}, ""),  # a temperature in degrees C
+        ({3: 160, 6: 18, 7: 117}, ""),  # coded so by its makers
+        ({-1: 30, 0: 30, 1: 30}, ""),
+    ],
+)
+def test_a_usual_code_is_found_whatever_else_its_column_has(kinds, code):
+    values = [kind for kind, rows in kinds.items() for _ in range(rows)]
+    found = _codes(torch.tensor(values, dtype=torch.float64)[:, None])
+    assert found == ({}, [f"{code} in f0"] if code else [])
+
+
+def test_a_column_of_nothing_but_a_code_is_named_as_that(tmp_path):
+    given = arrays(1)
+    given["vectors"][:, 3], given["vectors"][:, 5], given["vectors"][::2, 5] = -9, 999, 99
+    given["vectors"][:, 7] = 0.5
+    write(tmp_path / "north", **given)
+    code, text = said(tmp_path / "north")
+    named = "nothing but a usual code for a missing number: -9 in f3, 99 and 999 in f5\n"
+    assert code == 0 and named in text and "one value in all rows: f0, f7," in text
+
+
+def test_every_column_with_a_code_is_named(tmp_path):
+    given = arrays(1)
+    given["vectors"][:3, :40] = -9
+    write(tmp_path / "north", **given)
+    assert "-9 in f39 (f0 is the first column)" in said(tmp_path / "north")[1]
 
 
 def test_usual_columns_hold_a_code_by_chance_once_in_a_thousand():
@@ -118,8 +160,8 @@ def test_usual_columns_hold_a_code_by_chance_once_in_a_thousand():
         "long tails": random.standard_t(2, (120, 1000)).round(1),
     }
     for name, values in drawn.items():
-        assert len([*_codes(torch.tensor(values).double())]) <= 1, name
-    assert not [*_codes(torch.tensor(load_breast_cancer().data))]
+        assert len(_codes(torch.tensor(values).double())[1]) <= 1, name
+    assert _codes(torch.tensor(load_breast_cancer().data)) == ({}, [])
 
 
 def test_a_site_without_an_agreement_is_told_what_its_vectors_are(tmp_path):
@@ -139,6 +181,15 @@ def test_numbers_of_another_scale_are_noted(turn, note, tmp_path):
     write(tmp_path, **{**arrays(1), "vectors": turn(arrays(1)["vectors"])})
     code, text = said(tmp_path)
     assert code == 0 and note in text
+
+
+def test_a_site_that_forgot_to_scale_is_told_to_scale_and_not_to_change_the_others(tmp_path):
+    given = arrays(1)
+    write(tmp_path, **{**given, "vectors": 160 * given["vectors"]})
+    text = said(tmp_path)[1]
+    remedy = text[text.index("your numbers have mean ") :].splitlines()[1]
+    assert "apply the agreed rules (minimum, maximum, fill) to them" in remedy
+    assert remedy.endswith("have both settings changed only if every site sees this")
 
 
 def test_the_kept_model_answers_a_file_as_it_answers_the_tensors(model, tmp_path):
@@ -171,6 +222,14 @@ def test_labels_in_the_file_are_counted(run, model):
 def test_vectors_that_the_model_does_not_know_are_refused(changes, said, model, tmp_path):
     done = invoked("predict", model, write(tmp_path, **{**arrays(1), **changes}))
     assert isinstance(done.exception, FedAppError) and said in str(done.exception)
+
+
+def test_a_raw_table_is_refused_by_what_the_model_takes(model, tmp_path):
+    (tmp_path / "raw.csv").write_text("age,sex\n63,1\n")
+    done = invoked("predict", model, tmp_path / "raw.csv")
+    assert isinstance(done.exception, FedAppError)
+    assert "raw.csv: the model takes vectors of 64 numbers" in str(done.exception)
+    assert "docs/OWN_DATA.md" in str(done.exception)
 
 
 def test_images_are_refused_and_so_is_a_persons_labelling(run, model, tmp_path):
