@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.record import csv_rows
 from fedapp.core.errors import RunError
+from fedapp.core.formatting import counted
 from fedapp.reports.statistics import Difference, paired_difference
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
@@ -55,7 +56,7 @@ def lines(study: str) -> list[str]:
     settings = dict.fromkeys(row["setting"] for row in csv_rows(RESULTS / study / "results.csv"))
     return [
         f"{study}, {setting}: {method} {found.value:+.1f}{_interval(found)} "
-        f"over training {anchor} alone, {found.n} seeds"
+        f"over training {anchor} alone, {counted(found.n, 'seeds')}"
         for setting in settings
         for method in JOINED
         if by_seed(study, setting, method)

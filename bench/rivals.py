@@ -54,7 +54,7 @@ from fedapp.reports.statistics import Difference, interval_factor, mean_sd, pair
 from fedapp.site.federation import federation_of
 
 OURS, ALONE, COMMONER = "one_round", "alone: the same closed form", "the commoner class"
-GUESSLESS = "one_round, labelled images alone"
+GUESSLESS = "one_round, without guesses"
 LONE = "alone: logistic regression"
 DEV, FIRST = 0, 750
 """The seed on which settings are chosen; the first of those that are printed."""

@@ -73,8 +73,8 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/cli": (717, 8),
     "client_app": (995, 13),
     "server_app": (600, 7),
-    "bench": (3_839, 35),
-    "tests": (50_704, 408),
+    "bench": (3_840, 35),
+    "tests": (50_753, 408),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -96,6 +96,10 @@ def test_half_widths_by_hand():
     accuracy, balanced, area = half_widths(np.zeros((1, 3)), [gains], [ill])
     assert accuracy == pytest.approx(196 / 12**0.5) and balanced == 0
     assert area == pytest.approx(196 * 0.02**0.5)  # 2 * 0.02 / 2
+    mixed = half_widths(np.zeros((1, 3)), [gains[:, [0, 2, 1, 3]]], [ill])
+    assert mixed[1] == pytest.approx(
+        196 * (0.5 / 2 / 4 * 2) ** 0.5
+    )  # variances 1/2
     alike = half_widths(np.zeros((1, 3)), [gains] * 4, [ill] * 4)
     assert alike == pytest.approx(np.array([accuracy, 0.0, area]) / 2)
     over_draws = half_widths(np.array([[1.0] * 3, [3.0] * 3]), [gains * 0], [ill])
@@ -123,6 +127,36 @@ def test_intervals_hold_for_other_patients():
         width = half_widths(np.stack([more] * 3, axis=1), patients, [ill] * 4)[0]
         held += abs(more.mean() - 10) <= width
     assert 0.9 * 300 <= held <= 299
+
+
+def test_intervals_of_the_auroc_hold_for_other_patients():
+    """The same of ranks: together the ill are 1 above the others on average, alone 0.5.
+
+    Coverage at other seeds, 300 federations each: 94 and 97 %.
+    """
+    draw, ill = np.random.default_rng(0), np.arange(40) % 2
+
+    def scored(n):
+        truth, noise = np.arange(n) % 2, draw.normal(size=n)
+        return truth, truth + noise, truth / 2 + 0.7 * noise + 0.7 * draw.normal(size=n)
+
+    truth, *both = scored(20_000)
+    one, two = (100 * float(placements(said, truth)[truth == 1].mean()) for said in both)
+    held = 0
+    for _ in range(100):
+        patients = []
+        for _ in range(4):
+            _, *said = scored(40)
+            values = np.full((30, 40, 2), np.nan)
+            for of in values:
+                at = np.sort(np.r_[draw.permutation(20)[:7] * 2, draw.permutation(20)[:7] * 2 + 1])
+                first, second = (placements(s[at], ill[at]) for s in said)
+                of[at] = (first - second)[:, None]
+            patients.append(values)
+        more = 100 * np.mean([np.nanmean(of[:, ill == 1, 1], axis=1) for of in patients], axis=0)
+        width = half_widths(np.stack([more] * 3, axis=1), patients, [ill] * 4)[2]
+        held += abs(more.mean() - (one - two)) <= width
+    assert 85 <= held  # fewer by chance in one of 20,000 such tests, were they exact
 
 
 def test_rows_by_hand():

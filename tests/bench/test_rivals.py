@@ -11,7 +11,19 @@ from sklearn.naive_bayes import GaussianNB
 
 from bench import heads
 from bench.heads import Head, Moments
-from bench.rivals import ALONE, OURS, Cell, Rival, Site, Sites, cases_of, chosen, measured, rows
+from bench.rivals import (
+    ALONE,
+    OURS,
+    Cell,
+    Rival,
+    Site,
+    Sites,
+    cases_of,
+    chosen,
+    experiment_of,
+    measured,
+    rows,
+)
 from fedapp.core.errors import ConfigError
 
 
@@ -73,6 +85,22 @@ def test_em_of_images_that_nobody_mistakes_is_lda_of_all_with_labels():
     same_up_to_a_constant(heads.lda_em(labelled, others, 0.2, 1.0), x, every.scores(x))
     for without in (heads.lda_em(labelled, others, 0.2, 0.0), heads.lda_em(labelled, [], 0.2, 1.0)):
         same_up_to_a_constant(without, x, heads.lda(labelled, 0.2).scores(x))
+
+
+def test_a_step_of_em_by_hand(monkeypatch):
+    """An image in the middle of two classes is of each as the site's mix says."""
+    monkeypatch.setattr(heads, "EM_STEPS", 1)
+    x = np.array([[0.0], [2.0], [4.0], [6.0]])
+    labelled, mix = Moments.of((x, np.array([0, 0, 1, 1])), 2), np.array([0.8, 0.2])
+    middle = np.array([[3.0]])
+    head = heads.lda_em(labelled, [(middle, mix)], 0.2, 0.5)
+    wanted = heads.lda(labelled + Moments.expected(middle, 0.5 * mix[None]), 0.2)
+    np.testing.assert_allclose(head.scores(x), wanted.scores(x))
+
+
+def test_a_cell_without_guesses_has_none():
+    made = experiment_of("clothes", Path(), "1 %", 0.5, 0, {"method.guesses": 0})
+    assert made.method.guesses == 0 and made.split.label_share == 0.01
 
 
 def test_what_images_are_expected_to_be_by_hand():
