@@ -97,9 +97,7 @@ def test_half_widths_by_hand():
     assert accuracy == pytest.approx(196 / 12**0.5) and balanced == 0
     assert area == pytest.approx(196 * 0.02**0.5)  # 2 * 0.02 / 2
     mixed = half_widths(np.zeros((1, 3)), [gains[:, [0, 2, 1, 3]]], [ill])
-    assert mixed[1] == pytest.approx(
-        196 * (0.5 / 2 / 4 * 2) ** 0.5
-    )  # variances 1/2
+    assert mixed[1] == pytest.approx(196 * (0.5 / 2 / 4 * 2) ** 0.5)  # variances 1/2
     alike = half_widths(np.zeros((1, 3)), [gains] * 4, [ill] * 4)
     assert alike == pytest.approx(np.array([accuracy, 0.0, area]) / 2)
     over_draws = half_widths(np.array([[1.0] * 3, [3.0] * 3]), [gains * 0], [ill])
