@@ -49,13 +49,13 @@ KINDS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
             *("sums", "guesses", "grid", "solution", "votes", "own_votes", "stack", "fitted"),
             *("patches", "clusters", "totals", "middle", "released", "rounded_sums", MASKED),
             *("filters", "directions", "other_sums", "rounded_other_sums"),
-            *("few_sums", "few_other_sums"),
+            *("few_sums", "few_other_sums", "gradient", "head"),
         ),
         "numbers": ("answer", "divergence"),
     }
 )
 """Roles of contents that leave a site, by kind. SECURITY.md says what each of them reveals."""
-BY_CLASS = frozenset({"prototypes", "sums", "rounded_sums", "few_sums", "guesses"})
+BY_CLASS = frozenset({"prototypes", "sums", "rounded_sums", "few_sums", "guesses", "gradient"})
 """Roles whose contents have a part for each class."""
 _NAME_SETTINGS = ("method.name", "model.name", "data.name")
 _PATH_SETTINGS = ("data.root", "split.manifest", "model.weights")

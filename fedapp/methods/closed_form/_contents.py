@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedapp.core.errors import ProtocolError
+from fedapp.learn.class_priors import class_mix
 from fedapp.learn.features import FeatureMap, LearnedFeatures
 from fedapp.learn.linear_head import HEAD_BIAS, HEAD_WEIGHT, Head
 from fedapp.learn.networks.base import Network
@@ -26,6 +27,7 @@ from fedapp.methods.closed_form._discriminant import (
     sums_schema,
 )
 from fedapp.methods.closed_form._features import FROZEN, features_for
+from fedapp.methods.closed_form._regression import regressed
 from fedapp.methods.closed_form._rounded import (
     DIRECTIONS,
     FEW_IMAGES,
@@ -49,6 +51,7 @@ FILTERS, FIRST, NEXT = "filters", "patches", "clusters"
 """Roles of features that are learned: what the server makes, and the sites' sums for it. The
 filters of a frozen network are w_0 itself, so no further bytes travel for them."""
 SUMS, GUESSES, VOTES, OWN_VOTES = "sums", "guesses", "votes", "own_votes"
+GRADIENT = "gradient"
 """Roles of what sites send."""
 OTHERS = "other_sums"
 """Role of the sums over unlabelled images, which are asked for only where labels are few."""
@@ -61,11 +64,13 @@ SUM_ROLES = (SUMS, OTHERS, ROUNDED, ROUNDED_OTHERS, FEW, FEW_OTHERS)
 """All roles of sums. A task that asks for another one than the first has it as a number."""
 OF_OTHERS = frozenset({OTHERS, ROUNDED_OTHERS, FEW_OTHERS})
 """Those of them that are over unlabelled images."""
-GRID, SOLUTION = "grid", "solution"
+GRID, SOLUTION, HEAD = "grid", "solution", "head"
 """Roles of what the server makes of the sums."""
 LASTING = (SOLUTION, FILTERS, MIDDLE, DIRECTIONS)
 """Roles that later tasks of the closed form name again."""
-ACTIONS = LEARN, COUNT, VOTE, GUESS, RELEASE = "learn", "count", "vote", "guess", "release"
+ACTIONS = LEARN, COUNT, VOTE, GUESS, REGRESS, RELEASE = (
+    *("learn", "count", "vote", "guess", "regress", "release"),
+)
 """Actions of a site's tasks, in their order; the last one only where single images are
 protected."""
 MIX_METRICS = ("pairs", "pairs_alike", "pairs_squared", "pairs_alike_squared", "pairs_crossed")
@@ -84,10 +89,13 @@ OWN_WEIGHTS = (0.0, 3.0, 10.0, 30.0, 100.0)
 """Candidates for how many times more a site's own labelled images count. In place of the first one,
 some features have another (`own_weights`)."""
 MIN_GAIN = 2.0
-"""Log-likelihood that a weight of own images must gain over none, whatever the number of images.
-The first guesses may lose as much and are still accepted: nearly always guessing helps."""
+"""Log-likelihood that a weight of own images must gain over none, and a regression over the closed
+form, whatever the number of images. The first guesses may lose as much and are still accepted:
+nearly always guessing helps."""
 PRIOR = "prior"
-NUMBERS = RIDGE, TEMPERATURE, OWN_WEIGHT, GUESSED = "ridge", "temperature", "own_weight", "guessed"
+NUMBERS = RIDGE, TEMPERATURE, OWN_WEIGHT, GUESSED, REGRESSED = (
+    *("ridge", "temperature", "own_weight", "guessed", "regressed"),
+)
 """Names of a solution's tensors, beside those of `Classes` and of the head."""
 DIMENSIONS = "dimensions"
 """The same, of one that travels rounded."""
@@ -111,7 +119,8 @@ class Solution:
     classes: means and covariance. weight [C, d], bias [C]: the common head, calibrated. prior: [C],
     as of `mean_mix`. ridge: what is added to each eigenvalue. temperature: of all heads.
     own_weight: how many times more a site's own labelled images count. guessed: how many times the
-    classes of unlabelled images were guessed. dimensions: tr(P W); 0: not computed yet. directions:
+    classes of unlabelled images were guessed. regressed: how many steps of a regression moved the
+    common head away from what `classes` give. dimensions: tr(P W); 0: not computed yet. directions:
     [r, d], where it travels rounded: then `classes` are of coordinates along them.
     """
 
@@ -123,6 +132,7 @@ class Solution:
     temperature: float
     own_weight: float = 0.0
     guessed: float = 0.0
+    regressed: float = 0.0
     dimensions: float = 0.0
     directions: Tensor | None = None
 
@@ -133,7 +143,7 @@ class Solution:
 
     def to_params(self) -> Params:
         """Return it as the tensors that travel."""
-        numbers = (self.ridge, self.temperature, self.own_weight, self.guessed)
+        numbers = (*(self.ridge, self.temperature, self.own_weight, self.guessed, self.regressed),)
         head, rounded = flat_head(self.weight, self.bias), self.directions is not None
         if rounded:
             dimensions = {DIMENSIONS: torch.tensor([self.dimensions])}
@@ -190,22 +200,26 @@ class Solution:
             return self.common
         if self.directions is not None:
             return self._moved(features.double() @ self.directions.T, labels, weight)
+        if self.regressed:
+            return self._moved(features, labels, weight)
         own = self.classes.with_own(features, labels, weight)
         return self._calibrated(*own.head(self.ridge, self._dimensions))
 
     def _moved(self, seen: Tensor, labels: Tensor, weight: float) -> Head:
-        """Return the common head, moved along the directions only; seen: coordinates [n, r].
+        """Return the common head, moved as the closed form's head moves.
 
-        A class that only the site has images of has nothing in common.
+        seen: features [n, d], or coordinates along the directions [n, r]. A class that only the
+        site has images of has nothing in common.
         """
-        assert self.directions is not None
         own = self.classes.with_own(seen, labels, weight)
         before, after = (
             self._calibrated(*one.head(self.ridge, self._dimensions)) for one in (self.classes, own)
         )
-        move = (after[0] - before[0]).double() @ self.directions
+        move = after[0] - before[0]
+        if self.directions is not None:
+            move = (move.double() @ self.directions).float()
         bias = torch.where(self.classes.counts > 0, self.bias + (after[1] - before[1]), after[1])
-        return self.weight + move.float(), bias
+        return self.weight + move, bias
 
     @cached_property
     def _dimensions(self) -> float:
@@ -217,12 +231,24 @@ class Solution:
         return self.dimensions or self.classes.dimensions(self.ridge)
 
     def alone(self, features: Tensor, labels: Tensor) -> Head:
-        """Return the head made only of a site's own labelled images, n >= 1."""
+        """Return the head made only of a site's own labelled images, n >= 1, by as many steps."""
+        classes = len(self.bias)
         nobody = Classes.none(*self.weight.shape)
-        return self._calibrated(*nobody.with_own(features, labels, 1.0).head(self.ridge))
+        head = self._calibrated(*nobody.with_own(features, labels, 1.0).head(self.ridge))
+        if not self.regressed:
+            return head
+        counts = torch.bincount(labels, minlength=classes)
+        mix = class_mix(counts, torch.empty(0, classes))
+        return regressed(head, features, labels, mix, int(self.regressed))
 
     def _calibrated(self, weight: Tensor, bias: Tensor) -> Head:
         return (weight / self.temperature).float(), (bias / self.temperature).float()
+
+
+def head_of(params: Params) -> Head:
+    """Return the head that `flat_head` wrote."""
+    bias = params[HEAD_BIAS]
+    return params[HEAD_WEIGHT].view(len(bias), -1), bias
 
 
 def flat_head(weight: Tensor, bias: Tensor) -> Params:
@@ -264,6 +290,8 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
         GUESSES: guesses_schema(classes, size),
         **released_schemas(classes, size),
         GRID: grid_schema(classes, size, rounded),
+        HEAD: {**weight, HEAD_BIAS: ((classes,), each)},
+        GRADIENT: {GRADIENT: ((classes * (size + 1),), each), LOGLIK: ((1,), each)},
         SOLUTION: {
             **classes_schema(classes, size, rounded),
             **(schema_in_12_bits(HEAD_WEIGHT, classes, size) if rounded else weight),
@@ -311,7 +339,7 @@ def role_asked_for(task: Task) -> str:
         return RELEASED if MIDDLE in task.models else TOTALS
     if task.action == COUNT:
         return next((role for role in SUM_ROLES if task.numbers.get(role)), SUMS)
-    return GUESSES if task.action == GUESS else ""
+    return {GUESS: GUESSES, REGRESS: GRADIENT}.get(task.action, "")
 
 
 def sums_role(others: bool, rounded: bool, images: int) -> str:
@@ -353,10 +381,12 @@ def check_role_asked_for(
 
 def check_closed(arrived: Mapping[str, Arrived], facts: SiteFacts) -> None:
     """Refuse sums and votes that cannot be of the site's images. Raises ProtocolError."""
-    if made := sorted({FILTERS, GRID, SOLUTION, MIDDLE, DIRECTIONS} & arrived.keys()):
+    if made := sorted({FILTERS, GRID, SOLUTION, HEAD, MIDDLE, DIRECTIONS} & arrived.keys()):
         raise ProtocolError(f"sent a {made[0]}, which the server alone makes: {REMEDY}")
-    for role in {VOTES, OWN_VOTES} & arrived.keys():
+    for role in {VOTES, OWN_VOTES, GRADIENT} & arrived.keys():
         _check_votes(arrived[role].whole, facts)
+    if GRADIENT in arrived:
+        _check_gradient(arrived[GRADIENT].whole, facts)
     for role in arrived.keys() & SUM_ROLES:
         sums, rounded = Sums.from_params(arrived[role].whole), form_of(role)["rounded"]
         images = facts.unlabelled if role in OF_OTHERS else facts.labelled
@@ -396,6 +426,18 @@ def _check_guesses(guesses: Guesses, facts: SiteFacts) -> None:
             f"guesses: a sum of features is longer than its images allow, and features have norm 1 "
             f"at most: {REMEDY}"
         )
+
+
+def _check_gradient(sent: Params, facts: SiteFacts) -> None:
+    found = sent[GRADIENT].double().view(len(facts.classes), -1)
+    slack = TOLERANCE * (1 + facts.labelled)
+    if float(found.norm(dim=1).max()) > facts.labelled * 2**0.5 + slack:
+        raise ProtocolError(
+            f"gradient: a row is longer than {facts.labelled} labelled images allow, and features "
+            f"have norm 1 at most: {REMEDY}"
+        )
+    if float(found.sum(0).abs().max()) > slack:
+        raise ProtocolError(f"gradient: its rows must add up to zero: {REMEDY}")
 
 
 def _check_sums(sums: Sums, every: bool, slack: float) -> None:

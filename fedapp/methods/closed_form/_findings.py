@@ -63,6 +63,7 @@ from fedapp.methods.closed_form._discriminant import (
     sums_schema,
 )
 from fedapp.methods.closed_form._server import (
+    Refinements,
     TaskModels,
     contents_sent,
     defaults_of,
@@ -186,10 +187,10 @@ def logits(counts: Tensor, weights: Tensor, biases: Tensor) -> Head:
 # --- server ---------------------------------------------------------------------------------------
 
 
-def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
-    """Do the same as `_server.solve` for findings, where a site's own images never count more."""
+def solve(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[ModelRef]]]:
+    """Do the same as `_server.solve` for findings, of whose refinements only guesses follow."""
     if not rnd.finds:
-        return (yield from solved_classes(rnd, name, own, guesses))
+        return (yield from solved_classes(rnd, name, then))
     lent, senders, replies = yield from gather_sums(rnd, name)
     if not replies:
         return server_contents(rnd)
@@ -234,9 +235,9 @@ def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, li
         other, its = yield from _solution(rnd, made, prior, candidates, lent)
         return replace(other, guessed=last.guessed + 1), its
 
-    every = total if guesses or not more else more
+    every = total if then.guesses or not more else more
     first = yield from _solution(rnd, each_of(every), prior, candidates, lent)
-    solution = yield from refine_by_guesses(rnd, first, guesses, (guessing, lent), again)
+    solution = yield from refine_by_guesses(rnd, first, then.guesses, (guessing, lent), again)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)
 

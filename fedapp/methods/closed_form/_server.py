@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Protocol, TypeVar
@@ -27,9 +27,11 @@ from fedapp.methods.closed_form._contents import (
     COUNT,
     FILTERS,
     FIRST,
+    GRADIENT,
     GRID,
     GUESS,
     GUESSES,
+    HEAD,
     LASTING,
     LEARN,
     LOGLIK,
@@ -38,6 +40,7 @@ from fedapp.methods.closed_form._contents import (
     MIX_METRICS,
     NEXT,
     OWN_WEIGHTS,
+    REGRESS,
     RELEASE,
     RELEASED,
     REMEDY,
@@ -49,6 +52,7 @@ from fedapp.methods.closed_form._contents import (
     TOTALS,
     VOTE,
     Solution,
+    flat_head,
     grid_of,
     own_weights,
     sums_role,
@@ -63,6 +67,7 @@ from fedapp.methods.closed_form._protected import (
     middle_from_rows,
     solution_of,
 )
+from fedapp.methods.closed_form._regression import Regression
 from fedapp.methods.closed_form._rounded import DIRECTIONS, leading, of_12_bits
 from fedapp.privacy.accountant import Protection
 from fedapp.protocol.messages import SERVER_SITE, ModelRef, Reply
@@ -122,20 +127,33 @@ def _inputs(rnd: Round) -> tuple[int, ...]:
     return rnd.facts[rnd.sites[0]].inputs
 
 
-def solve(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
+@dataclass(frozen=True)
+class Refinements:
+    """What may follow the first solution.
+
+    own: whether a site's own images may count more. guesses: the maximum number of times that the
+    classes of unlabelled images are guessed. regression: the maximum number of steps of a
+    regression.
+    """
+
+    own: bool
+    guesses: int
+    regression: int
+
+
+def solve(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[ModelRef]]]:
     """Ask for the sums of all sites that have sent none, and solve if some came.
 
-    name: of the features. own: whether a site's own images may count more. guesses: the maximum
-    number of times that the classes of unlabelled images are guessed. Returns the contents that
+    name: of the features. Returns the contents that
     tasks name from now on: the server's newest solution and, where features are learned, the
     filters. Raises RunError where no site has sent sums, or none has a labelled image.
     """
     if rnd.protection is not None:
         return (yield from _protected(rnd, name, rnd.protection))
-    return (yield from _voted(rnd, name, own, guesses))
+    return (yield from _voted(rnd, name, then))
 
 
-def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, list[ModelRef]]]:
+def _voted(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[ModelRef]]]:
     """Solve with the candidates that sites vote for; the rest is as in `solve`."""
     lent, senders, replies = yield from gather_sums(rnd, name)
     if not replies:
@@ -161,13 +179,13 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
     features = defaults_of(rnd, name)
     before = log_prior(features.default_temperature, total.counts, len(total.total))
     more, guessing = yield from with_others(rnd, name, total, (senders, lent))
-    classes, directions = Classes.of(total if guesses or not more else more), None
+    classes, directions = Classes.of(total if then.guesses or not more else more), None
     if features.rounded:
         lent |= {DIRECTIONS: [rnd.pool.put(leading(classes.spectrum), DIRECTIONS)]}
         directions = rnd.pool.read(lent[DIRECTIONS][0])
     given = prior, before, directions
     solution, likely = yield from _solution(rnd, classes, given, lent)
-    if own:
+    if then.own:
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
 
     def again(guesses: Guesses, last: Solution) -> Phases[tuple[Solution, float]]:
@@ -176,9 +194,11 @@ def _voted(rnd: Round, name: str, own: bool, guesses: int) -> Phases[dict[str, l
         return replace(other, own_weight=last.own_weight, guessed=last.guessed + 1), its
 
     first, asked = (solution, likely), (guessing, lent)
-    solution = yield from refine_by_guesses(rnd, first, guesses, asked, again)
-    if own and solution.guessed:
+    solution = yield from refine_by_guesses(rnd, first, then.guesses, asked, again)
+    if then.own and solution.guessed:
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
+    if then.regression:
+        solution = yield from _regressed(rnd, solution, total, then.regression, (senders, lent))
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)
 
@@ -211,6 +231,34 @@ def refine_by_guesses(
             break
         solution, likely = other, its
     return solution
+
+
+def _regressed(
+    rnd: Round, solution: Solution, total: Sums, most: int, asked: tuple[Sequence[int], TaskModels]
+) -> Phases[Solution]:
+    """Return the solution with a common head that a regression moved, if labels are likelier by it.
+
+    It goes on as long as validation labels become likelier, at most `most` steps. total: of
+    labelled images. asked: the sites that sent these, and the contents that tasks name.
+    """
+    senders, lent = asked
+    newest = {SOLUTION: [rnd.pool.put(solution.to_params(), SOLUTION)], **lent}
+    head = solution.weight.float(), solution.bias.float()
+    regression, likelihoods = Regression.of(total, head), list[float]()
+    best = solution
+    for steps in range(most + 1):
+        at = {HEAD: [rnd.pool.put(flat_head(*head), HEAD)], **newest}
+        replies = yield [rnd.task(site, REGRESS, 0, {}, **at) for site in senders]
+        every = [sent for _, sent in contents_sent(rnd, replies, GRADIENT)]
+        likely = sum(float(sent[LOGLIK]) for sent in every)
+        if likelihoods and likely <= likelihoods[-1]:
+            break
+        likelihoods.append(likely)
+        best = replace(solution, weight=head[0], bias=head[1], regressed=float(steps))
+        if steps < most:
+            gradient = torch.stack([sent[GRADIENT].double() for sent in every]).sum(0)
+            head = regression.after(head, gradient.view(len(head[1]), -1))
+    return best if likelihoods[-1] - likelihoods[0] >= MIN_GAIN else solution
 
 
 def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:

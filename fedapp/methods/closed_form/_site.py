@@ -1,7 +1,7 @@
 """A site's side of the closed form: it computes sums, votes, and answers."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,14 +18,17 @@ from fedapp.methods.base import SiteContext, SiteReport
 from fedapp.methods.closed_form._contents import (
     COUNT,
     FILTERS,
+    GRADIENT,
     GRID,
     GUESS,
+    HEAD,
     LEARN,
     LOGLIK,
     MIDDLE,
     MIN_LOGLIK,
     MIX_METRICS,
     OF_OTHERS,
+    REGRESS,
     RELEASE,
     SOLUTION,
     STEP,
@@ -34,12 +37,14 @@ from fedapp.methods.closed_form._contents import (
     Solution,
     form_of,
     grid_heads,
+    head_of,
     own_weights,
     role_asked_for,
 )
 from fedapp.methods.closed_form._discriminant import Guesses, Sums, raise_unseen_logits
 from fedapp.methods.closed_form._features import FROZEN, Coordinates, features_for
 from fedapp.methods.closed_form._protected import Released, chosen_at_home, clipped_rows, first_row
+from fedapp.methods.closed_form._regression import gradient_of
 from fedapp.methods.closed_form._rounded import DIRECTIONS
 from fedapp.protocol.messages import Evaluation, Task
 
@@ -93,6 +98,8 @@ class ClosedSite:
                 )
         elif task.action == GUESS:
             found = self.guesses(task).to_params()
+        elif task.action == REGRESS:
+            found = self.gradient(task)
         elif task.action == RELEASE:
             found = self.released(task)
         else:
@@ -141,16 +148,34 @@ class ClosedSite:
 
     def votes(self, task: Task) -> Params:
         """Return the log-likelihood of the deciding validation labels under each candidate."""
+        return {LOGLIK: self._loglik(self.candidates(task))}
+
+    def _loglik(self, heads: Iterable[Head]) -> Tensor:
+        """Return the log-likelihood of the deciding validation labels under N heads, [N]."""
         chosen = deciding_images(self.site)
         labels = self.site.data.val_labels.cpu()[chosen]
         seen = self.features(VAL).cpu()[chosen].double()
         mix, rows = self.mix_alone().log(), torch.arange(len(labels))
         loglik = []
-        for weight, bias in self.candidates(task):
+        for weight, bias in heads:
             logits = raise_unseen_logits(seen @ weight.double().T + bias.double())
             logs = torch.log_softmax(logits + mix, dim=1)
             loglik.append(logs[rows, labels].clamp_min(MIN_LOGLIK).sum())
-        return {LOGLIK: torch.stack(loglik).float()}
+        return torch.stack(loglik).float()
+
+    def gradient(self, task: Task) -> Params:
+        """Return the gradient at the head that a task names, and the votes on it.
+
+        The gradient is at the common head, times the site's class mix; the votes are on the head
+        that the site would use.
+        """
+        head, known = head_of(self.site.contents(task.models[HEAD][0])), self.known()
+        mix = self.site.cache.get_or_make("mix", lambda: self.mix(task), of=self._of(task))
+        solution = self.solution(task)
+        moved = replace(solution, weight=head[0], bias=head[1], regressed=1.0)
+        used = moved.head(*known, solution.own_weight)
+        found = gradient_of(*known, head, mix)
+        return {GRADIENT: found.flatten().float(), LOGLIK: self._loglik([used])}
 
     def candidates(self, task: Task) -> Iterator[Head]:
         """Yield a head for every lambda and temperature of the grid that a task names.

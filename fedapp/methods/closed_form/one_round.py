@@ -59,7 +59,7 @@ from fedapp.methods.closed_form._features import (
 )
 from fedapp.methods.closed_form._findings import closed_side_of, finding_schemas, solve
 from fedapp.methods.closed_form._protected import SENSITIVITY
-from fedapp.methods.closed_form._server import MOST_GUESSES
+from fedapp.methods.closed_form._server import MOST_GUESSES, Refinements
 from fedapp.methods.closed_form._site import ClosedSite
 from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 from fedapp.protocol.messages import EVALUATE, Evaluation, Reply, SiteFacts, Task
@@ -73,14 +73,16 @@ class Solved(MethodState):
     temperature: float = 0.0
     own_weight: float = 0.0
     guessed: float = 0.0
+    regressed: float = 0.0
 
     def in_summary(self) -> Mapping[str, float]:
-        """lambda, temperature, the weight of own images, and the number of guesses."""
+        """lambda, temperature, the weight of own images, and the number of guesses and of steps."""
         return {
             "closed_ridge": self.ridge,
             "closed_temperature": self.temperature,
             "closed_own_weight": self.own_weight,
             "closed_guessed": self.guessed,
+            "closed_regressed": self.regressed,
         }
 
 
@@ -116,6 +118,10 @@ class OneRound(Method[Solved]):
     """How often at most sites guess the classes of their unlabelled images, so that class means use
     these too. 0: class means are of labelled images only, and the common answer does not depend on
     the split; where labels are few the covariance is of all images still."""
+    regression_steps: NonNegativeInt = 0
+    """How many steps at most of a regression follow, each a sum over the sites' labelled images, as
+    long as validation labels become likelier. None follow for findings, or where single images are
+    protected."""
     own_mix: bool = True
     """Multiply answers by the site's own class mix. False: treat all classes as equally frequent,
     for images whose mix differs from the site's."""
@@ -124,13 +130,16 @@ class OneRound(Method[Solved]):
 
     def server_round(self, state: Solved, rnd: Round) -> Phases[Solved]:
         """Solve when sums of new sites came; let every site evaluate."""
-        lent = yield from solve(rnd, self.features, self.answer == "tuned", self.guesses)
+        then = Refinements(self.answer == "tuned", self.guesses, self.regression_steps)
+        lent = yield from solve(rnd, self.features, then)
         yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
         params = rnd.pool.read(lent[SOLUTION][0])
         if rnd.finds:  # lambda and temperature are by finding
             return Solved(guessed=float(params[GUESSED]))
         found = Solution.from_params(params)
-        return Solved(found.ridge, found.temperature, found.own_weight, found.guessed)
+        return Solved(
+            *(found.ridge, found.temperature, found.own_weight, found.guessed, found.regressed)
+        )
 
     unsupported: ClassVar = {
         "privacy.sums": "",

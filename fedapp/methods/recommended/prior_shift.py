@@ -76,7 +76,7 @@ from fedapp.methods.closed_form._features import (
     features_suited_to,
 )
 from fedapp.methods.closed_form._findings import closed_side_of, finding_schemas, solve
-from fedapp.methods.closed_form._server import MOST_GUESSES
+from fedapp.methods.closed_form._server import MOST_GUESSES, Refinements
 from fedapp.methods.closed_form._site import deciding_images, label_counts, samples_of
 from fedapp.methods.incompatibilities import NO_REASONS, Conditions, Reasons
 from fedapp.methods.recommended._corrected import corrected_steps
@@ -149,6 +149,8 @@ class PriorShift(Method[Sure]):
     closed form, and no sums leave a site."""
     guesses: NonNegativeInt = MOST_GUESSES
     """How often at most sites guess the classes of unlabelled images for the closed form."""
+    regression_steps: NonNegativeInt = 0
+    """How many steps at most of a regression follow the closed form (`one_round`)."""
 
     # --- server -----------------------------------------------------------------------------------
 
@@ -171,7 +173,8 @@ class PriorShift(Method[Sure]):
 
     def _lent(self, state: Sure, rnd: Round) -> Phases[dict[str, list[ModelRef]]]:
         """Solve the closed form when sums came; before any training let sites evaluate it."""
-        lent = yield from solve(rnd, self.closed, True, self.guesses)
+        then = Refinements(True, self.guesses, self.regression_steps)
+        lent = yield from solve(rnd, self.closed, then)
         if not rnd.number:
             replies = yield [rnd.task(site, EVALUATE, 0, {}, **lent) for site in rnd.sites]
             found = [r.evaluations.get(f"test_{ONE_ROUND}") for r in replies]
