@@ -54,11 +54,15 @@ from fedapp.reports.statistics import Difference, interval_factor, mean_sd, pair
 from fedapp.site.federation import federation_of
 
 OURS, ALONE, COMMONER = "one_round", "alone: the same closed form", "the commoner class"
-GUESSLESS = "one_round, without guesses"
 LONE = "alone: logistic regression"
 DEV, FIRST = 0, 750
 """The seed on which settings are chosen; the first of those that are printed."""
 Settings = dict[str, Scalar]
+VARIANTS: Mapping[str, Settings] = {
+    "one_round, without guesses": {"method.guesses": 0},
+    "one_round, then a regression": {"method.regression_steps": 12},
+}
+"""Rows of `one_round` with another setting."""
 COST = {"up": "kB up", "down": "kB down", "seconds": "seconds"}
 UNIT = {"up": 1000, "down": 1000, "seconds": 1}
 """What a row costs, at a site in bytes and in all in seconds of one core: titles and units."""
@@ -479,14 +483,15 @@ class Cell:
 
         found = dict(self._at(seed, OURS, program))
         found.pop("code")
-        found[GUESSLESS] = self._at(seed, GUESSLESS, partial(self._guessless, seed))
+        for name, more in VARIANTS.items():
+            found[name] = self._at(seed, name, partial(self._varied, seed, more))
         found[COMMONER] = self._at(seed, COMMONER, lambda: commoner(self._sites(seed)))
         for name, choice in choices.items():
             found[name] = self._at(seed, name, partial(self._tested, name, seed, choice))
         return found
 
-    def _guessless(self, seed: int) -> dict[str, Any]:
-        return ours(self._experiment(seed, {"method.guesses": 0}), self._sites(seed))[OURS]
+    def _varied(self, seed: int, more: Settings) -> dict[str, Any]:
+        return ours(self._experiment(seed, more), self._sites(seed))[OURS]
 
     def _tested(self, name: str, seed: int, choice: Mapping[str, Any]) -> dict[str, Any]:
         return tested(RIVALS[name], self._sites(seed), choice)

@@ -47,9 +47,9 @@ def test_its_settings_name_everything_that_was_taken_out():
 
 
 def test_what_was_taken_out_moves_no_digest():
-    """That of a preset, as it was while privacy.noise was a setting."""
-    assert experiment_digest(load_experiment("digits_demo")) == (
-        "ba95841c8174b177641a4591fc63f4d5ecf20ab1f8d099383c04d78e19b098de"
+    """That of a method without new settings, as it was while privacy.noise was a setting."""
+    assert experiment_digest(load_experiment("digits_demo", {"method.preset": "fedavg"})) == (
+        "dc1476a524bff0d92deaef05f451f68ee38959f0cc76fbad1e6e93835d23dcca"
     )
 
 
