@@ -99,9 +99,9 @@ NUMBERS = RIDGE, TEMPERATURE, OWN_WEIGHT, GUESSED, REGRESSED = (
 """Names of a solution's tensors, beside those of `Classes` and of the head."""
 DIMENSIONS = "dimensions"
 """The same, of one that travels rounded."""
-LOGLIK = "loglik"
-"""Name of the votes: the log-likelihood under each candidate, summed over a site's deciding
-validation images."""
+LOGLIK, VOTERS = "loglik", "voters"
+"""Names of the votes: the log-likelihood under each candidate, summed over a site's deciding
+validation images; and the number of these, where votes of several exchanges are compared."""
 MIN_LOGLIK = -20.0
 """Lower limit of a validation image's log-likelihood, so that no single image decides. Images of
 classes that nobody has labelled always have it, and so decide nothing."""
@@ -291,7 +291,10 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
         **released_schemas(classes, size),
         GRID: grid_schema(classes, size, rounded),
         HEAD: {**weight, HEAD_BIAS: ((classes,), each)},
-        GRADIENT: {GRADIENT: ((classes * (size + 1),), each), LOGLIK: ((1,), each)},
+        GRADIENT: {
+            **{name: ((1,), each) for name in (LOGLIK, VOTERS)},
+            GRADIENT: ((classes * (size + 1),), each),
+        },
         SOLUTION: {
             **classes_schema(classes, size, rounded),
             **(schema_in_12_bits(HEAD_WEIGHT, classes, size) if rounded else weight),
@@ -438,6 +441,11 @@ def _check_gradient(sent: Params, facts: SiteFacts) -> None:
         )
     if float(found.sum(0).abs().max()) > slack:
         raise ProtocolError(f"gradient: its rows must add up to zero: {REMEDY}")
+    if not 0 <= float(sent[VOTERS]) <= facts.val:
+        raise ProtocolError(
+            f"gradient: {float(sent[VOTERS]):g} images vote, the site has {facts.val} for "
+            f"validation: {REMEDY}"
+        )
 
 
 def _check_sums(sums: Sums, every: bool, slack: float) -> None:

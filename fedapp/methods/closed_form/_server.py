@@ -51,6 +51,7 @@ from fedapp.methods.closed_form._contents import (
     TEMPERATURES,
     TOTALS,
     VOTE,
+    VOTERS,
     Solution,
     flat_head,
     grid_of,
@@ -238,27 +239,29 @@ def _regressed(
 ) -> Phases[Solution]:
     """Return the solution with a common head that a regression moved, if labels are likelier by it.
 
-    It goes on as long as validation labels become likelier, at most `most` steps. total: of
-    labelled images. asked: the sites that sent these, and the contents that tasks name.
+    It goes on as long as validation labels become likelier, at most `most` steps, and ends where
+    other images vote than before, since a site that is missing makes a sum of negative numbers
+    larger. total: of labelled images. asked: the sites that sent these, and the contents that tasks
+    name.
     """
     senders, lent = asked
     newest = {SOLUTION: [rnd.pool.put(solution.to_params(), SOLUTION)], **lent}
     head = solution.weight.float(), solution.bias.float()
-    regression, likelihoods = Regression.of(total, head), list[float]()
-    best = solution
+    regression, best, votes = Regression.of(total, head), solution, list[tuple[float, float]]()
     for steps in range(most + 1):
         at = {HEAD: [rnd.pool.put(flat_head(*head), HEAD)], **newest}
         replies = yield [rnd.task(site, REGRESS, 0, {}, **at) for site in senders]
-        every = [sent for _, sent in contents_sent(rnd, replies, GRADIENT)]
-        likely = sum(float(sent[LOGLIK]) for sent in every)
-        if likelihoods and likely <= likelihoods[-1]:
+        gradient = torch.zeros(len(head[1]), head[0].shape[1] + 1, dtype=torch.float64)
+        likely = images = 0.0
+        for _, sent in contents_sent(rnd, replies, GRADIENT):
+            gradient += sent[GRADIENT].double().view_as(gradient)
+            likely, images = likely + float(sent[LOGLIK]), images + float(sent[VOTERS])
+        if votes and (images != votes[0][1] or likely <= votes[-1][0]):
             break
-        likelihoods.append(likely)
+        votes.append((likely, images))
         best = replace(solution, weight=head[0], bias=head[1], regressed=float(steps))
-        if steps < most:
-            gradient = torch.stack([sent[GRADIENT].double() for sent in every]).sum(0)
-            head = regression.after(head, gradient.view(len(head[1]), -1))
-    return best if likelihoods[-1] - likelihoods[0] >= MIN_GAIN else solution
+        head = regression.after(head, gradient)
+    return best if votes[-1][0] - votes[0][0] >= MIN_GAIN else solution
 
 
 def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:

@@ -1,7 +1,7 @@
 """A site's side of the closed form: it computes sums, votes, and answers."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from fedapp.methods.closed_form._contents import (
     STEP,
     TEMPERATURES,
     TOTALS,
+    VOTERS,
     Solution,
     form_of,
     grid_heads,
@@ -169,13 +170,13 @@ class ClosedSite:
         The gradient is at the common head, times the site's class mix; the votes are on the head
         that the site would use.
         """
-        head, known = head_of(self.site.contents(task.models[HEAD][0])), self.known()
+        weight, bias = head_of(self.site.contents(task.models[HEAD][0]))
         mix = self.site.cache.get_or_make("mix", lambda: self.mix(task), of=self._of(task))
-        solution = self.solution(task)
-        moved = replace(solution, weight=head[0], bias=head[1], regressed=1.0)
-        used = moved.head(*known, solution.own_weight)
-        found = gradient_of(*known, head, mix)
-        return {GRADIENT: found.flatten().float(), LOGLIK: self._loglik([used])}
+        own, common = self.head(task), self.shared(task).common
+        used = weight + (own[0] - common[0]), bias + (own[1] - common[1])
+        voters = torch.tensor([float(len(deciding_images(self.site)))])
+        found = gradient_of(*self.known(), (weight, bias), mix).flatten().float()
+        return {GRADIENT: found, LOGLIK: self._loglik([used]), VOTERS: voters}
 
     def candidates(self, task: Task) -> Iterator[Head]:
         """Yield a head for every lambda and temperature of the grid that a task names.

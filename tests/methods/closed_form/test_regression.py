@@ -18,6 +18,7 @@ from fedapp.methods.closed_form._contents import (
     LOGLIK,
     REGRESS,
     SOLUTION,
+    VOTERS,
     Solution,
     check_closed,
 )
@@ -201,6 +202,23 @@ def test_it_goes_on_while_labels_become_likelier_and_must_gain_e_squared(
     assert len({e.task.models[HEAD][0].digest for e in played.of(0, REGRESS)}) == asked
 
 
+def test_it_ends_where_a_sites_votes_are_missing(tmp_path, monkeypatch):
+    """Without them the sum of log-likelihoods is larger, which must not pass for a better head."""
+    monkeypatch.setattr(_server, "MIN_GAIN", -torch.inf)
+    heads = []
+
+    def lost(task, incoming):
+        if task.action == REGRESS and task.models[HEAD][0].digest not in heads:
+            heads.append(task.models[HEAD][0].digest)
+        return None if task.action == REGRESS and task.site == 1 and len(heads) > 1 else incoming
+
+    method = OneRound(guesses=0, regression_steps=3)
+    deals = [Deal(30, 20, 12, 12), Deal(24, 9, 12, 12)]
+    toyed = toy(method, tmp_path, deals, rounds__num_rounds=1, rounds__min_reply_share=0.0)
+    played = play(toyed, lost)
+    assert len(heads) == 2 and solved(played).regressed == 0
+
+
 def test_own_images_move_the_regressions_head_as_they_move_the_closed_forms(tmp_path):
     x, labels = drawn(30)
     classes = Classes.of(Sums.of(x, labels, 3))
@@ -229,18 +247,21 @@ def test_masked_sums_end_at_the_same_head(tmp_path, accepted):
     torch.testing.assert_close(found[0].weight, found[1].weight, rtol=0, atol=0.02 * scale)
 
 
-@pytest.mark.parametrize("change", ["long", "sum", "votes"])
+@pytest.mark.parametrize("change", ["long", "sum", "votes", "voters"])
 def test_a_gradient_that_no_images_have_is_refused(tmp_path, change):
     x, labels = drawn(6, size=4)
     found = gradient_of(x, labels, zero_head(4), EVEN).float()
-    sent = {GRADIENT: found.flatten(), LOGLIK: torch.tensor([-3.0])}
+    sent = {GRADIENT: found.flatten(), LOGLIK: torch.tensor([-3.0]), VOTERS: torch.tensor([5.0])}
     check_closed({GRADIENT: Arrived(sent, frozenset(sent))}, FACTS)
     wrong = {
         "long": {GRADIENT: torch.cat([9.0 * torch.ones(5), -9.0 * torch.ones(5), torch.zeros(5)])},
         "sum": {GRADIENT: found.flatten() + 0.01},
         "votes": {LOGLIK: torch.tensor([0.5])},
+        "voters": {VOTERS: torch.tensor([6.0])},
     }[change]
-    with pytest.raises(ProtocolError, match=r"row is longer|add up to zero|log-likelihoods"):
+    with pytest.raises(
+        ProtocolError, match=r"row is longer|add up to zero|log-likelihoods|images vote"
+    ):
         check_closed({GRADIENT: Arrived({**sent, **wrong}, frozenset(sent))}, FACTS)
 
 
