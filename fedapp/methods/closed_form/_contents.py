@@ -1,10 +1,12 @@
 """The contents of the closed form: their roles, their schemas, their meaning, and checks."""
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import starmap
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,7 +103,7 @@ DIMENSIONS = "dimensions"
 """The same, of one that travels rounded."""
 LOGLIK, VOTERS = "loglik", "voters"
 """Names of the votes: the log-likelihood under each candidate, summed over a site's deciding
-validation images; and the number of these, where votes of several exchanges are compared."""
+validation images; and the number of these, so that votes of two exchanges can be compared."""
 MIN_LOGLIK = -20.0
 """Lower limit of a validation image's log-likelihood, so that no single image decides. Images of
 classes that nobody has labelled always have it, and so decide nothing."""
@@ -245,6 +247,20 @@ class Solution:
         return (weight / self.temperature).float(), (bias / self.temperature).float()
 
 
+class Votes(NamedTuple):
+    """The log-likelihood of one candidate, its prior included, and the number of images that voted.
+
+    A site that is missing makes a sum of negative numbers larger: compare two by `less`.
+    """
+
+    likely: float
+    images: float
+
+    def less(self, last: "Votes") -> float:
+        """Return by how much this is likelier; minus infinity where other images voted."""
+        return self.likely - last.likely if self.images == last.images else -math.inf
+
+
 def head_of(params: Params) -> Head:
     """Return the head that `flat_head` wrote."""
     bias = params[HEAD_BIAS]
@@ -302,8 +318,8 @@ def closed_schemas(name: str, network: Network) -> dict[str, Schema]:
             PRIOR: ((classes,), each),
             **{name: ((1,), each) for name in (*NUMBERS, *((DIMENSIONS,) if rounded else ()))},
         },
-        VOTES: {LOGLIK: ((len(RIDGES) * len(TEMPERATURES),), each)},
-        OWN_VOTES: {LOGLIK: ((len(OWN_WEIGHTS),), each)},
+        VOTES: {LOGLIK: ((len(RIDGES) * len(TEMPERATURES),), each), VOTERS: ((1,), each)},
+        OWN_VOTES: {LOGLIK: ((len(OWN_WEIGHTS),), each), VOTERS: ((1,), each)},
     }
     if rounded:
         for role in SUM_ROLES[2:]:
@@ -415,6 +431,11 @@ def _check_votes(votes: Params, facts: SiteFacts) -> None:
             f"votes: of the site's {facts.val} validation images log-likelihoods must lie in "
             f"[{least:g}, 0]: {REMEDY}"
         )
+    if not 0 <= float(votes[VOTERS]) <= facts.val:
+        raise ProtocolError(
+            f"votes: of {float(votes[VOTERS]):g} images, the site has {facts.val} for validation: "
+            f"{REMEDY}"
+        )
 
 
 def _check_guesses(guesses: Guesses, facts: SiteFacts) -> None:
@@ -441,11 +462,6 @@ def _check_gradient(sent: Params, facts: SiteFacts) -> None:
         )
     if float(found.sum(0).abs().max()) > slack:
         raise ProtocolError(f"gradient: its rows must add up to zero: {REMEDY}")
-    if not 0 <= float(sent[VOTERS]) <= facts.val:
-        raise ProtocolError(
-            f"gradient: {float(sent[VOTERS]):g} images vote, the site has {facts.val} for "
-            f"validation: {REMEDY}"
-        )
 
 
 def _check_sums(sums: Sums, every: bool, slack: float) -> None:

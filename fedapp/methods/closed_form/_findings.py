@@ -42,7 +42,9 @@ from fedapp.methods.closed_form._contents import (
     TEMPERATURE,
     TEMPERATURES,
     VOTE,
+    VOTERS,
     VOTES,
+    Votes,
     flat_head,
     form_of,
     grid_heads,
@@ -65,13 +67,13 @@ from fedapp.methods.closed_form._discriminant import (
 from fedapp.methods.closed_form._server import (
     Refinements,
     TaskModels,
-    contents_sent,
     defaults_of,
     gather_sums,
     log_prior,
     refine_by_guesses,
     server_contents,
     sums_sent,
+    votes_of,
     with_others,
 )
 from fedapp.methods.closed_form._server import solve as solved_classes
@@ -150,7 +152,7 @@ def finding_schemas(plain: Mapping[str, Schema]) -> dict[str, Schema]:
         GRID: grid_schema(findings, size, rounded),
         GUESSES: guesses_schema(2 * findings, size),
         SOLUTION: {**head, PRIOR: ((2 * findings,), each), **numbers, GUESSED: ((1,), each)},
-        VOTES: {LOGLIK: ((findings * heads * len(TEMPERATURES),), each)},
+        VOTES: {LOGLIK: ((findings * heads * len(TEMPERATURES),), each), VOTERS: ((1,), each)},
     }
 
 
@@ -224,7 +226,7 @@ def solve(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[Mod
     known = (read > 0).all(1).repeat_interleave(2)
     more, guessing = yield from with_others(rnd, name, total, (senders, lent))
 
-    def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, float]]:
+    def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, Votes]]:
         # Of a finding of which the labels say one thing alone nothing can be guessed.
         right = Guesses(guesses.counts * known, guesses.by_class * known[:, None])
         if more:
@@ -257,8 +259,8 @@ def _solution(
     prior: Tensor,
     candidates: tuple[Tensor, bool],
     lent: TaskModels,
-) -> Phases[tuple[FindingSolution, float]]:
-    """Return the solution by the candidates with most votes, and the labels' log-likelihood.
+) -> Phases[tuple[FindingSolution, Votes]]:
+    """Return the solution by the candidates with most votes, and these.
 
     classes: of each finding, without and with it. candidates: as of `log_prior` for each finding,
     [F, N], and whether heads travel rounded.
@@ -268,13 +270,13 @@ def _solution(
     weights, biases, levels = (torch.stack(of, 1) for of in zip(*found, strict=True))
     grid = rnd.pool.put(grid_of(weights, biases, rounded), GRID)
     replies = yield [rnd.task(site, VOTE, 0, {}, grid=[grid], **lent) for site in rnd.sites]
-    votes = [one[LOGLIK].double() for _, one in contents_sent(rnd, replies, VOTES)]
-    likely = before + sum(votes, torch.zeros(before.numel())).view(before.shape)
-    most, best = likely.max(1)
+    likely, images = votes_of(rnd, replies, VOTES, before.flatten())
+    most, best = likely.view(before.shape).max(1)
     ridge, place = best // len(TEMPERATURES), best % len(TEMPERATURES)
     each, t = torch.arange(len(found)), torch.tensor(TEMPERATURES)[place].double()
     weight, bias = weights[ridge, each] / t[:, None], biases[ridge, each] / t
-    return FindingSolution(weight, bias, prior, levels[ridge, each], t), float(most.sum())
+    found_by = Votes(float(most.sum()), images)
+    return FindingSolution(weight, bias, prior, levels[ridge, each], t), found_by
 
 
 def _heads(classes: Classes) -> tuple[Tensor, Tensor, Tensor]:

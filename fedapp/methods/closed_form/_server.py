@@ -53,6 +53,7 @@ from fedapp.methods.closed_form._contents import (
     VOTE,
     VOTERS,
     Solution,
+    Votes,
     flat_head,
     grid_of,
     own_weights,
@@ -189,7 +190,7 @@ def _voted(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[Mo
     if then.own:
         solution = yield from _with_own(rnd, solution, own_weights(features), lent)
 
-    def again(guesses: Guesses, last: Solution) -> Phases[tuple[Solution, float]]:
+    def again(guesses: Guesses, last: Solution) -> Phases[tuple[Solution, Votes]]:
         found = Classes.of(more.with_guesses(guesses)) if more else classes.with_guesses(guesses)
         other, its = yield from _solution(rnd, found, given, lent)
         return replace(other, own_weight=last.own_weight, guessed=last.guessed + 1), its
@@ -206,17 +207,17 @@ def _voted(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[Mo
 
 def refine_by_guesses(
     rnd: Round,
-    first: tuple[Solved, float],
+    first: tuple[Solved, Votes],
     most: int,
     asked: tuple[Sequence[int], TaskModels],
-    again: Callable[[Guesses, Solved], Phases[tuple[Solved, float]]],
+    again: Callable[[Guesses, Solved], Phases[tuple[Solved, Votes]]],
 ) -> Phases[Solved]:
     """Let sites guess and solve again while labels become likelier; return the best solution.
 
-    first: a solution and the labels' log-likelihood. most: the maximum number of guesses. asked:
-    the sites, and the contents that their tasks name. again: returns the solution that follows from
-    a sum of guesses, and the labels' log-likelihood; its second argument is the solution by which
-    the guesses were made.
+    first: a solution and the votes for it. most: the maximum number of guesses. asked: the sites,
+    and the contents that their tasks name. again: returns the solution that follows from a sum of
+    guesses, and the votes for it; its second argument is the solution by which the guesses were
+    made.
     """
     (solution, likely), (senders, lent) = first, asked
     if not any(rnd.facts[site].unlabelled for site in senders):
@@ -228,7 +229,7 @@ def refine_by_guesses(
             break
         sent = (Guesses.from_params(of) for _, of in contents_sent(rnd, replies, GUESSES))
         other, its = yield from again(sum_of(sent), solution)
-        if its <= likely - (0.0 if number else MIN_GAIN):
+        if its.less(likely) <= (0.0 if number else -MIN_GAIN):
             break
         solution, likely = other, its
     return solution
@@ -239,29 +240,27 @@ def _regressed(
 ) -> Phases[Solution]:
     """Return the solution with a common head that a regression moved, if labels are likelier by it.
 
-    It goes on as long as validation labels become likelier, at most `most` steps, and ends where
-    other images vote than before, since a site that is missing makes a sum of negative numbers
-    larger. total: of labelled images. asked: the sites that sent these, and the contents that tasks
-    name.
+    It goes on as long as validation labels become likelier, at most `most` steps. total: of
+    labelled images. asked: the sites that sent these, and the contents that tasks name.
     """
     senders, lent = asked
     newest = {SOLUTION: [rnd.pool.put(solution.to_params(), SOLUTION)], **lent}
     head = solution.weight.float(), solution.bias.float()
-    regression, best, votes = Regression.of(total, head), solution, list[tuple[float, float]]()
+    regression, best, votes = Regression.of(total, head), solution, list[Votes]()
     for steps in range(most + 1):
         at = {HEAD: [rnd.pool.put(flat_head(*head), HEAD)], **newest}
         replies = yield [rnd.task(site, REGRESS, 0, {}, **at) for site in senders]
         gradient = torch.zeros(len(head[1]), head[0].shape[1] + 1, dtype=torch.float64)
-        likely = images = 0.0
+        now = Votes(0.0, 0.0)
         for _, sent in contents_sent(rnd, replies, GRADIENT):
             gradient += sent[GRADIENT].double().view_as(gradient)
-            likely, images = likely + float(sent[LOGLIK]), images + float(sent[VOTERS])
-        if votes and (images != votes[0][1] or likely <= votes[-1][0]):
+            now = Votes(now.likely + float(sent[LOGLIK]), now.images + float(sent[VOTERS]))
+        if votes and now.less(votes[-1]) <= 0:
             break
-        votes.append((likely, images))
+        votes.append(now)
         best = replace(solution, weight=head[0], bias=head[1], regressed=float(steps))
         head = regression.after(head, gradient)
-    return best if votes[-1][0] - votes[0][0] >= MIN_GAIN else solution
+    return best if votes[-1].less(votes[0]) >= MIN_GAIN else solution
 
 
 def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:
@@ -434,8 +433,8 @@ def _solution(
     classes: Classes,
     given: tuple[Tensor, Tensor, Params | None],
     lent: Mapping[str, Sequence[ModelRef]],
-) -> Phases[tuple[Solution, float]]:
-    """Return the solution of all sums with the best lambda and temperature, and its likelihood.
+) -> Phases[tuple[Solution, Votes]]:
+    """Return the solution of all sums with the best lambda and temperature, and its votes.
 
     given: as of `mean_mix` and `log_prior`; of a solution that travels rounded, `leading`. lent:
     further contents that tasks name.
@@ -502,17 +501,28 @@ def _learned(rnd: Round, name: str) -> Phases[None]:
 
 def elect(
     rnd: Round, before: Tensor, models: Mapping[str, Sequence[ModelRef]]
-) -> Phases[tuple[int, float]]:
-    """Let all sites vote; return the number of the likeliest candidate, and its log-likelihood.
+) -> Phases[tuple[int, Votes]]:
+    """Let all sites vote; return the number of the likeliest candidate, and its votes.
 
     Among equal ones it is the first. before: [N], the log-prior of each candidate, which decides
     where few images can vote or all candidates answer them. models: what the tasks name; the
     candidates come from a grid or a solution.
     """
     replies = yield [rnd.task(site, VOTE, 0, {}, **models) for site in rnd.sites]
-    every = [votes[LOGLIK].double() for _, votes in contents_sent(rnd, replies, votes_role(models))]
-    total = torch.stack([before, *every]).sum(0)
-    return int(total.argmax()), float(total.max())
+    total, images = votes_of(rnd, replies, votes_role(models), before)
+    return int(total.argmax()), Votes(float(total.max()), images)
+
+
+def votes_of(
+    rnd: Round, replies: Sequence[Reply], role: str, before: Tensor
+) -> tuple[Tensor, float]:
+    """Return each candidate's log-likelihood with its log-prior, [N], and how many images voted.
+
+    before: [N], the log-priors.
+    """
+    every = [votes for _, votes in contents_sent(rnd, replies, role)]
+    total = torch.stack([before, *(votes[LOGLIK].double() for votes in every)]).sum(0)
+    return total, sum(float(votes[VOTERS]) for votes in every)
 
 
 def contents_sent(rnd: Round, replies: Sequence[Reply], role: str) -> Iterator[tuple[int, Params]]:

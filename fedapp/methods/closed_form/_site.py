@@ -100,11 +100,11 @@ class ClosedSite:
         elif task.action == GUESS:
             found = self.guesses(task).to_params()
         elif task.action == REGRESS:
-            found = self.gradient(task)
+            found = self.gradient(task) | self._voters()
         elif task.action == RELEASE:
             found = self.released(task)
         else:
-            found = self.votes(task)
+            found = self.votes(task) | self._voters()
         return SiteReport(contents={role_asked_for(task): found}, metrics=metrics)
 
     def patches(self, step: int) -> Params:
@@ -174,9 +174,12 @@ class ClosedSite:
         mix = self.site.cache.get_or_make("mix", lambda: self.mix(task), of=self._of(task))
         own, common = self.head(task), self.shared(task).common
         used = weight + (own[0] - common[0]), bias + (own[1] - common[1])
-        voters = torch.tensor([float(len(deciding_images(self.site)))])
         found = gradient_of(*self.known(), (weight, bias), mix).flatten().float()
-        return {GRADIENT: found, LOGLIK: self._loglik([used]), VOTERS: voters}
+        return {GRADIENT: found, LOGLIK: self._loglik([used])}
+
+    def _voters(self) -> Params:
+        """Return the number of images that vote."""
+        return {VOTERS: torch.tensor([float(len(deciding_images(self.site)))])}
 
     def candidates(self, task: Task) -> Iterator[Head]:
         """Yield a head for every lambda and temperature of the grid that a task names.

@@ -32,6 +32,7 @@ from fedapp.methods.closed_form._contents import (
     SUM_ROLES,
     SUMS,
     VOTE,
+    VOTERS,
     VOTES,
     check_closed,
     check_role_asked_for,
@@ -247,8 +248,8 @@ def test_guesses_no_longer_than_their_images():
 # --- votes ----------------------------------------------------------------------------------------
 
 
-def votes(*loglik):
-    return {LOGLIK: torch.tensor(loglik)}
+def votes(*loglik, images=0.0):
+    return {LOGLIK: torch.tensor(loglik), VOTERS: torch.tensor([images])}
 
 
 @pytest.mark.parametrize("role", [VOTES, OWN_VOTES])
@@ -259,6 +260,9 @@ def test_votes_are_of_the_sites_validation_images(role):
     nobody = replace(FACTS, val=0)
     check(role, votes(0.0, 0.0), nobody)
     assert "of the site's 0 validation" in refused(role, votes(-1.0, 0.0), nobody)
+    check(role, votes(-1.0, 0.0, images=5.0))
+    for images in (5.5, -1.0, float("nan")):
+        assert "the site has 5 for validation" in refused(role, votes(-1.0, images=images))
 
 
 # --- what was asked for ---------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from fedapp.methods.closed_form._contents import (
     VOTE,
     VOTES,
     Solution,
+    Votes,
     closed_schemas,
     own_weights,
 )
@@ -146,8 +147,8 @@ def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
     def elected(rnd, before, models):
         yield []
         if GRID in models:
-            return int(before.argmax()), next(elections)
-        return OWN_WEIGHTS.index(own_weight), 0.0
+            return int(before.argmax()), Votes(next(elections), 9)
+        return OWN_WEIGHTS.index(own_weight), Votes(0.0, 9)
 
     monkeypatch.setattr("fedapp.methods.closed_form._server.elect", elected)
     monkeypatch.setattr(FeatureMap, "enough_labels", enough)
@@ -187,6 +188,22 @@ def test_class_means_are_of_guesses_as_long_as_labels_become_likelier(
     torch.testing.assert_close(found.classes.within, classes.within, rtol=0, atol=1e-4)
     assert torch.equal(classes.within, first.within) == (not enough or not rounds)
     assert bool((found.classes.means - first.means).abs().max() > 1e-2) == (rounds > 0)
+
+
+def test_guesses_are_not_likelier_because_a_sites_votes_are_missing(tmp_path):
+    """A sum of negative numbers is larger without it; site 1 misses the second election."""
+    grids = []
+
+    def lost(task, incoming):
+        if GRID not in task.models:
+            return incoming
+        grids.extend({task.models[GRID][0].digest}.difference(grids))
+        return None if len(grids) > 1 and task.site == 1 else incoming
+
+    deals = [Deal(30, 20, 12, 12), Deal(24, 9, 12, 12)]
+    method = OneRound(answer="common")
+    run = play(toy(method, tmp_path, deals, rounds__min_reply_share=0.0, **ONCE), lost)
+    assert len(grids) == 2 and solution(run).guessed == 0
 
 
 def test_without_unlabelled_images_there_is_nothing_to_guess(tmp_path):
@@ -296,7 +313,7 @@ def test_any_dealing_of_the_same_images_has_the_same_solution(tmp_path, features
 
 def nobody_votes(rnd, before, models):
     yield []
-    return int(before.argmax()), float(before.max())
+    return int(before.argmax()), Votes(float(before.max()), 0)
 
 
 def dealt_alike(federation, cut):

@@ -260,7 +260,7 @@ def test_a_gradient_that_no_images_have_is_refused(tmp_path, change):
         "voters": {VOTERS: torch.tensor([6.0])},
     }[change]
     with pytest.raises(
-        ProtocolError, match=r"row is longer|add up to zero|log-likelihoods|images vote"
+        ProtocolError, match=r"row is longer|add up to zero|log-likelihoods|for validation"
     ):
         check_closed({GRADIENT: Arrived({**sent, **wrong}, frozenset(sent))}, FACTS)
 
