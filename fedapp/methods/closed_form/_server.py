@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedapp.core.errors import RunError
+from fedapp.core.formatting import counted
 from fedapp.learn.class_priors import mean_mix, mean_mix_of_sums
 from fedapp.learn.features import (
     FeatureMap,
@@ -260,7 +261,11 @@ def _regressed(
         votes.append(now)
         best = replace(solution, weight=head[0], bias=head[1], regressed=float(steps))
         head = regression.after(head, gradient)
-    return best if votes[-1].less(votes[0]) >= MIN_GAIN else solution
+    if votes[-1].less(votes[0]) < MIN_GAIN:
+        rnd.say("regression: not taken, validation labels did not become e^2 times likelier")
+        return solution
+    rnd.say(f"regression: taken, {counted(int(best.regressed), 'steps')}")
+    return best
 
 
 def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:

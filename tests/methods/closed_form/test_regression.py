@@ -7,6 +7,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from fedapp.core.errors import ProtocolError
+from fedapp.core.formatting import counted
 from fedapp.data.inputs import normalise
 from fedapp.learn.class_priors import class_mix, site_mix
 from fedapp.learn.features import build_features
@@ -183,7 +184,7 @@ def test_of_one_site_it_is_the_regression_on_its_images(tmp_path, accepted):
     ((-9, -9.1), 0, 2), ((-9, -8, -7), 2, 4),
 ])  # fmt: skip
 def test_it_goes_on_while_labels_become_likelier_and_must_gain_e_squared(
-    tmp_path, monkeypatch, votes, steps, asked
+    tmp_path, monkeypatch, capsys, votes, steps, asked
 ):
     """At most three steps here. asked: in how many exchanges."""
     said, sent = iter([*votes, -99.0]), _server.contents_sent
@@ -200,6 +201,8 @@ def test_it_goes_on_while_labels_become_likelier_and_must_gain_e_squared(
     played = run(tmp_path, 3)
     assert solved(played).regressed == played.summary["closed_regressed"] == steps
     assert len({e.task.models[HEAD][0].digest for e in played.of(0, REGRESS)}) == asked
+    told = f"taken, {counted(steps, 'steps')}" if steps else "not taken"
+    assert f"regression: {told}" in capsys.readouterr().out
 
 
 def test_it_ends_where_a_sites_votes_are_missing(tmp_path, monkeypatch):
