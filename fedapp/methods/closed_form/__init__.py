@@ -14,6 +14,8 @@ Everything happens in one round:
   their sums by class. The server adds these to the sums of labelled images and solves again, as
   long as validation labels become likelier (expectation maximisation; Dempster, Laird and Rubin
   1977). If they did, sites vote on their own images once more.
+- If the run asks for it, a regression moves the common head by gradients on labelled images, as
+  long as validation labels become likelier (`_regression`).
 - The solution is sent: class means, covariance, the common head, and the weight of own images.
 
 `_contents`: what travels, and checks of what arrives. `_features`: features by name.

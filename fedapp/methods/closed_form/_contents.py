@@ -71,8 +71,8 @@ GRID, SOLUTION, HEAD = "grid", "solution", "head"
 LASTING = (SOLUTION, FILTERS, MIDDLE, DIRECTIONS)
 """Roles that later tasks of the closed form name again."""
 ACTIONS = LEARN, COUNT, VOTE, GUESS, REGRESS, RELEASE = (
-    *("learn", "count", "vote", "guess", "regress", "release"),
-)
+    "learn", "count", "vote", "guess", "regress", "release"
+)  # fmt: skip
 """Actions of a site's tasks, in their order; the last one only where single images are
 protected."""
 MIX_METRICS = ("pairs", "pairs_alike", "pairs_squared", "pairs_alike_squared", "pairs_crossed")
@@ -96,8 +96,8 @@ form, whatever the number of images. The first guesses may lose as much and are 
 nearly always guessing helps."""
 PRIOR = "prior"
 NUMBERS = RIDGE, TEMPERATURE, OWN_WEIGHT, GUESSED, REGRESSED = (
-    *("ridge", "temperature", "own_weight", "guessed", "regressed"),
-)
+    "ridge", "temperature", "own_weight", "guessed", "regressed"
+)  # fmt: skip
 """Names of a solution's tensors, beside those of `Classes` and of the head."""
 DIMENSIONS = "dimensions"
 """The same, of one that travels rounded."""
@@ -145,7 +145,7 @@ class Solution:
 
     def to_params(self) -> Params:
         """Return it as the tensors that travel."""
-        numbers = (*(self.ridge, self.temperature, self.own_weight, self.guessed, self.regressed),)
+        numbers = self.ridge, self.temperature, self.own_weight, self.guessed, self.regressed
         head, rounded = flat_head(self.weight, self.bias), self.directions is not None
         if rounded:
             dimensions = {DIMENSIONS: torch.tensor([self.dimensions])}

@@ -6,8 +6,9 @@ split. A site answers with the common head, or with a head in which its own labe
 more if all sites' validation images favour that, times its own mix of classes
 (`learn.class_priors`). With that answer sites guess the classes of their unlabelled images, and
 class means use these too, and where labels are few the covariance; from then on the split matters
-(`guesses`). Findings have a solution each (`_findings`), which differs between sites only by their
-odds. The features are fixed and chosen by name (`learn.features`). A run takes seconds.
+(`guesses`). A regression may follow (`_regression`). Findings have a solution each (`_findings`),
+which differs between sites only by their odds. The features are fixed and chosen by name
+(`learn.features`). A run takes seconds.
 """
 
 from collections.abc import Mapping
@@ -138,7 +139,7 @@ class OneRound(Method[Solved]):
             return Solved(guessed=float(params[GUESSED]))
         found = Solution.from_params(params)
         return Solved(
-            *(found.ridge, found.temperature, found.own_weight, found.guessed, found.regressed)
+            found.ridge, found.temperature, found.own_weight, found.guessed, found.regressed
         )
 
     unsupported: ClassVar = {
