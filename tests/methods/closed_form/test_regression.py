@@ -17,8 +17,10 @@ from fedapp.methods.closed_form._contents import (
     GRADIENT,
     HEAD,
     LOGLIK,
+    OWN_WEIGHTS,
     REGRESS,
     SOLUTION,
+    VOTE,
     VOTERS,
     Solution,
     check_closed,
@@ -220,6 +222,20 @@ def test_it_ends_where_a_sites_votes_are_missing(tmp_path, monkeypatch):
     toyed = toy(method, tmp_path, deals, rounds__num_rounds=1, rounds__min_reply_share=0.0)
     played = play(toyed, lost)
     assert len(heads) == 2 and solved(played).regressed == 0
+
+
+def test_a_site_votes_on_the_head_that_it_would_use(tmp_path, monkeypatch):
+    """At the first head the votes are those of the election that gave own images their weight."""
+    most = torch.tensor([-1e6, 0.0] + [-1e6] * 3).double()
+    monkeypatch.setattr(_server, "OWN_WEIGHT_LOG_PRIOR", most)
+    played = run(tmp_path, 1)
+    assert solved(played).own_weight == OWN_WEIGHTS[1]
+    elected = [e for e in played.of(0, VOTE) if SOLUTION in e.task.models]
+    first = played.of(0, REGRESS)[: len(DEALS)]
+    by_weight, found = ([e.upload[LOGLIK] for e in part] for part in (elected, first))
+    for votes, one in zip(by_weight, found, strict=True):
+        torch.testing.assert_close(votes[1:2], one, rtol=0, atol=1e-4)
+    assert any(abs(float(votes[1] - votes[0])) > 1e-2 for votes in by_weight)
 
 
 def test_own_images_move_the_regressions_head_as_they_move_the_closed_forms(tmp_path):
