@@ -361,6 +361,18 @@ def role_asked_for(task: Task) -> str:
     return {GUESS: GUESSES, REGRESS: GRADIENT}.get(task.action, "")
 
 
+def check_asked(task: Task, guesses: int, steps: int) -> None:
+    """Raise ProtocolError for a task that the run's settings rule out, whoever asks for it.
+
+    guesses, steps: at most, of a regression; 0: what they need does not leave the site.
+    """
+    role = role_asked_for(task)
+    ruled_out = {role: "guesses" for role in (GUESSES, *OF_OTHERS) if not guesses}
+    ruled_out |= {} if steps else {GRADIENT: "regression_steps"}
+    if role in ruled_out:
+        raise ProtocolError(f"asked for its {role}, and this run has method.{ruled_out[role]}=0")
+
+
 def sums_role(others: bool, rounded: bool, images: int) -> str:
     """Return the role of the sums over a site's labelled images, or over its others: so many."""
     few = rounded and images <= FEW_IMAGES

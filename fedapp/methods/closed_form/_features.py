@@ -21,6 +21,7 @@ from torch import Tensor
 from fedapp.core.errors import ConfigError, Incompatibility
 from fedapp.core.linear_algebra import eigh
 from fedapp.core.rng import numpy_stream
+from fedapp.core.settings import OWN
 from fedapp.data.inputs import normalise
 from fedapp.data.sites import SiteData
 from fedapp.learn.features import FeatureMap, LearnedFeatures, build_features, feature_class
@@ -53,11 +54,21 @@ FeatureNameOrNone = Annotated[
 """The same, or `NO_FEATURES`."""
 
 
-def feature_incompatibilities(name: str, conditions: Conditions) -> list[Incompatibility]:
-    """Return the inputs, or the network, for which these features cannot be computed."""
+def closed_incompatibilities(
+    name: str, steps: int, conditions: Conditions
+) -> list[Incompatibility]:
+    """Return for what these features cannot be computed, and whether gradients need masks.
+
+    From the gradients of a single site its server computes the features of each of some dozens of
+    labelled images (tests/security/test_one_image_of_sums.py), so sites send those of images of
+    their own in masked sums alone. steps: at most so many of a regression follow.
+    """
     if name == NO_FEATURES:
         return []
     found, network = [], conditions.model
+    if steps and conditions.data.name == OWN and not conditions.privacy.masked:
+        rule, remedy = "a site's gradients tell its single images", "set 0, or privacy.sums=masked"
+        found.append(Incompatibility("method.regression_steps", rule, remedy))
     name = features_suited_to(network, name) if network else name
     if conditions.inputs and (rule := feature_class(name).misfit(conditions.inputs)):
         found.append(Incompatibility(conditions.size, rule))

@@ -193,7 +193,7 @@ def solve(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[Mod
     """Do the same as `_server.solve` for findings, of whose refinements only guesses follow."""
     if not rnd.finds:
         return (yield from solved_classes(rnd, name, then))
-    lent, senders, replies = yield from gather_sums(rnd, name)
+    lent, senders, replies = yield from gather_sums(rnd, name, then.guesses)
     if not replies:
         return server_contents(rnd)
     read_in, alike = [], []
@@ -224,7 +224,7 @@ def solve(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[Mod
     before = torch.stack([log_prior(usual, counts, size) for counts in read])
     candidates = before, features.rounded
     known = (read > 0).all(1).repeat_interleave(2)
-    more, guessing = yield from with_others(rnd, name, total, (senders, lent))
+    more, guessing = yield from with_others(rnd, name, total, (senders, lent), then.guesses)
 
     def again(guesses: Guesses, last: FindingSolution) -> Phases[tuple[FindingSolution, Votes]]:
         # Of a finding of which the labels say one thing alone nothing can be guessed.
@@ -237,8 +237,7 @@ def solve(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[Mod
         other, its = yield from _solution(rnd, made, prior, candidates, lent)
         return replace(other, guessed=last.guessed + 1), its
 
-    every = total if then.guesses or not more else more
-    first = yield from _solution(rnd, each_of(every), prior, candidates, lent)
+    first = yield from _solution(rnd, each_of(total), prior, candidates, lent)
     solution = yield from refine_by_guesses(rnd, first, then.guesses, (guessing, lent), again)
     rnd.pool.put(solution.to_params(), SOLUTION)
     return server_contents(rnd)

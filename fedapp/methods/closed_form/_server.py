@@ -158,7 +158,7 @@ def solve(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[Mod
 
 def _voted(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[ModelRef]]]:
     """Solve with the candidates that sites vote for; the rest is as in `solve`."""
-    lent, senders, replies = yield from gather_sums(rnd, name)
+    lent, senders, replies = yield from gather_sums(rnd, name, then.guesses)
     if not replies:
         return server_contents(rnd)
     labels: list[Tensor] = []
@@ -181,8 +181,8 @@ def _voted(rnd: Round, name: str, then: Refinements) -> Phases[dict[str, list[Mo
         prior = mean_mix(torch.stack(labels))
     features = defaults_of(rnd, name)
     before = log_prior(features.default_temperature, total.counts, len(total.total))
-    more, guessing = yield from with_others(rnd, name, total, (senders, lent))
-    classes, directions = Classes.of(total if then.guesses or not more else more), None
+    classes, directions = Classes.of(total), None
+    more, guessing = yield from with_others(rnd, name, total, (senders, lent), then.guesses)
     if features.rounded:
         lent |= {DIRECTIONS: [rnd.pool.put(leading(classes.spectrum), DIRECTIONS)]}
         directions = rnd.pool.read(lent[DIRECTIONS][0])
@@ -262,20 +262,24 @@ def _regressed(
         best = replace(solution, weight=head[0], bias=head[1], regressed=float(steps))
         head = regression.after(head, gradient)
     if votes[-1].less(votes[0]) < MIN_GAIN:
-        rnd.say("regression: not taken, validation labels did not become e^2 times likelier")
+        rnd.say("regression: not taken, it makes validation labels hardly likelier")
         return solution
     rnd.say(f"regression: taken, {counted(int(best.regressed), 'steps')}")
     return best
 
 
-def gather_sums(rnd: Round, name: str) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:
+def gather_sums(
+    rnd: Round, name: str, guesses: int
+) -> Phases[tuple[TaskModels, list[int], Sequence[Reply]]]:
     """Ask for the sums of all sites that have sent none.
+
+    guesses: 0 where nobody guesses classes, and sums of unlabelled images stay at their sites.
 
     Returns the contents that tasks name for the features, the sites whose sums are known, and the
     new replies; without new replies there is nothing to solve. Raises RunError where there are no
     sums at all.
     """
-    late = _late_with_others(rnd, name)
+    late = _late_with_others(rnd, name) if guesses else []
     if not late and all(has_sums(rnd, name, site) for site in rnd.everybody):
         return {}, [], []
     lent = yield from features_of(rnd, name)
@@ -346,14 +350,17 @@ def sums_sent(rnd: Round, name: str, sites: Iterable[int], others: bool = False)
 
 
 def with_others(
-    rnd: Round, name: str, total: Sums, asked: tuple[Sequence[int], TaskModels]
+    rnd: Round, name: str, total: Sums, asked: tuple[Sequence[int], TaskModels], guesses: int
 ) -> Phases[tuple[Sums | None, Sequence[int]]]:
     """Where labels are few, return the sums of all images, unlabelled ones too; else None.
 
     total: of labelled images. asked: the sites that sent these, and the contents that tasks name.
-    Also returns the sites that guess: those whose images are in the sums.
+    guesses: as in `gather_sums`. Also returns the sites that guess: those whose images are in the
+    sums.
     """
     senders, lent = asked
+    if not guesses:
+        return None, senders
     wanted = _wanted_others(rnd, name, senders, total.images, len(total.total))
     yield from _ask_for_sums(rnd, name, wanted, lent, others=True)
     there = [site for site in wanted if has_sums(rnd, name, site, others=True)]

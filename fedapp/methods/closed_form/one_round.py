@@ -45,6 +45,7 @@ from fedapp.methods.closed_form._contents import (
     RELEASE,
     SOLUTION,
     Solution,
+    check_asked,
     check_closed,
     check_role_asked_for,
     closed_schemas,
@@ -54,7 +55,7 @@ from fedapp.methods.closed_form._contents import (
 from fedapp.methods.closed_form._features import (
     SAME_ALONE,
     FeatureName,
-    feature_incompatibilities,
+    closed_incompatibilities,
     features_suited_to,
     learned_features_reason,
 )
@@ -117,12 +118,12 @@ class OneRound(Method[Solved]):
     """What a site uses: the common head, or the one in which its own images count more."""
     guesses: NonNegativeInt = MOST_GUESSES
     """How often at most sites guess the classes of their unlabelled images, so that class means use
-    these too. 0: class means are of labelled images only, and the common answer does not depend on
-    the split; where labels are few the covariance is of all images still."""
+    these too. 0: nothing of unlabelled images leaves their site, and the common answer does not
+    depend on the split."""
     regression_steps: NonNegativeInt = 0
     """How many steps at most of a regression follow, each a sum over the sites' labelled images, as
     long as validation labels become likelier. None follow for findings, or where single images are
-    protected."""
+    protected. Own images need masked sums then (docs/SECURITY.md)."""
     own_mix: bool = True
     """Multiply answers by the site's own class mix. False: treat all classes as equally frequent,
     for images whose mix differs from the site's."""
@@ -153,10 +154,10 @@ class OneRound(Method[Solved]):
     def incompatibilities(
         self, conditions: Conditions, why: Reasons = NO_REASONS
     ) -> list[Incompatibility]:
-        """The features must fit the inputs, and must not be learned where images are protected."""
+        """Features must fit inputs, those of protected images are fixed; gradients need masks."""
         reasons = {"privacy.epsilon": learned_features_reason(self.features)}
         found = super().incompatibilities(conditions, {**reasons, **why})
-        return found + feature_incompatibilities(self.features, conditions)
+        return found + closed_incompatibilities(self.features, self.regression_steps, conditions)
 
     def suited_to(self, network: NetworkSettings) -> Self:
         """Take the features of a pretrained network, if no setting names others."""
@@ -191,6 +192,7 @@ class OneRound(Method[Solved]):
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Compute sums or votes, or evaluate; that is cached, since a solution does not change."""
+        check_asked(task, self.guesses, self.regression_steps)
         closed = self._closed(task, site)
         if task.action != EVALUATE:
             return replace(closed.answer(task), holds=lasting_contents(task))

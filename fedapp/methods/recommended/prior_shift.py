@@ -62,6 +62,7 @@ from fedapp.methods.closed_form._contents import (
     MIX_METRICS,
     OPTIONAL,
     SOLUTION,
+    check_asked,
     check_closed,
     check_role_asked_for,
     closed_schemas,
@@ -72,7 +73,7 @@ from fedapp.methods.closed_form._features import (
     NO_FEATURES,
     SAME_ALONE,
     FeatureNameOrNone,
-    feature_incompatibilities,
+    closed_incompatibilities,
     features_suited_to,
 )
 from fedapp.methods.closed_form._findings import closed_side_of, finding_schemas, solve
@@ -202,7 +203,7 @@ class PriorShift(Method[Sure]):
             closed = "it sends sums beside models (method.closed=none: it does not)"
             reasons["privacy.clip"] = closed
         found = super().incompatibilities(conditions, {**reasons, **why})
-        return found + feature_incompatibilities(self.closed, conditions)
+        return found + closed_incompatibilities(self.closed, self.regression_steps, conditions)
 
     def suited_to(self, network: NetworkSettings) -> Self:
         """Take the features of a pretrained network, if the closed form's are `auto`."""
@@ -261,6 +262,7 @@ class PriorShift(Method[Sure]):
         if task.action == FIT:
             return SiteReport(contents={FITTED: fit_of(self.closed, task, site)})
         if task.action in ACTIONS:
+            check_asked(task, self.guesses, self.regression_steps)
             return closed_side_of(self.closed, task, site).answer(task)
         data = site.data
         taught = Taught.nothing(label_counts(site))

@@ -158,12 +158,10 @@ def test_the_solution_without_a_site_is_that_of_the_others_sums(federation):
     if federation.preset == "heart":  # elsewhere sites guessed, and the means are of guesses too
         found = Solution.from_params(without.solution).classes
         total = sum_of(Sums.from_params(before.sent(name, "sums")) for name in rest)
-        few = total.images < len(total.total)
-        for name in rest if few else ():  # then patients without a diagnosis count too
-            total = total.with_others(Sums.from_params(without.sent(name, "other_sums")))
         wanted = Classes.of(total)
         assert torch.equal(found.means.float(), wanted.means.float())
-        assert torch.equal(found.within.float(), wanted.within.float())
+        # The server adds up in another order.
+        torch.testing.assert_close(found.within, wanted.within, rtol=1e-6, atol=1e-9)
 
 
 def test_a_site_that_joins_was_always_there(federation):
