@@ -61,7 +61,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/evaluation": (867, 8),
     "fedapp/learn": (2_900, 40),
     "fedapp/aggregation": (300, 8),
-    "fedapp/methods": (6_330, 67),
+    "fedapp/methods": (6_332, 67),
     "fedapp/experiment": (1_380, 9),
     "fedapp/models": (1_226, 10),
     "fedapp/site": (2_635, 17),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_844, 35),
-    "tests": (51_126, 410),
+    "tests": (51_128, 410),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -23,6 +23,7 @@ from fedapp.methods.closed_form._contents import (
     HEAD,
     OTHERS,
     REGRESS,
+    RELEASE,
     SOLUTION,
     Solution,
     head_of,
@@ -159,8 +160,8 @@ def test_guesses_tell_all_of_a_few_unlabelled_images(tmp_path):
 
 
 @pytest.mark.parametrize(("asked", "setting"), [
-    ((GUESS, {}), "guesses"), ((COUNT, {OTHERS: 1.0}), "guesses"),
-    ((REGRESS, {}), "regression_steps"),
+    ((GUESS, {}), "method.guesses"), ((COUNT, {OTHERS: 1.0}), "method.guesses"),
+    ((REGRESS, {}), "method.regression_steps"), ((RELEASE, {}), "privacy.epsilon"),
 ])  # fmt: skip
 @pytest.mark.parametrize("method", [
     OneRound(guesses=0), PriorShift(closed="hog", guesses=0, alone=False, answer="common"),
@@ -169,7 +170,7 @@ def test_a_site_sends_nothing_that_the_runs_settings_keep_at_home(tmp_path, meth
     played = play(toy(method, tmp_path, (Deal(9, 5), Deal(9, 5)), rounds__num_rounds=1))
     task, site = played.at_the_end(0)
     action, numbers = asked
-    with pytest.raises(ProtocolError, match=rf"this run has method\.{setting}=0"):
+    with pytest.raises(ProtocolError, match=rf"this run has {setting}=0"):
         method.site_round(replace(task, action=action, numbers=numbers), site)
 
 

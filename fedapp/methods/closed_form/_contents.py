@@ -361,16 +361,18 @@ def role_asked_for(task: Task) -> str:
     return {GUESS: GUESSES, REGRESS: GRADIENT}.get(task.action, "")
 
 
-def check_asked(task: Task, guesses: int, steps: int) -> None:
+def check_asked(task: Task, guesses: int, steps: int, protected: bool) -> None:
     """Raise ProtocolError for a task that the run's settings rule out, whoever asks for it.
 
-    guesses, steps: at most, of a regression; 0: what they need does not leave the site.
+    guesses, steps: at most, of a regression; 0: what they need does not leave the site. protected:
+    whether noise is added to sums of all images, which leave no other site.
     """
     role = role_asked_for(task)
-    ruled_out = {role: "guesses" for role in (GUESSES, *OF_OTHERS) if not guesses}
-    ruled_out |= {} if steps else {GRADIENT: "regression_steps"}
+    ruled_out = {role: "method.guesses=0" for role in (GUESSES, *OF_OTHERS) if not guesses}
+    ruled_out |= {} if steps else {GRADIENT: "method.regression_steps=0"}
+    ruled_out |= {} if protected else dict.fromkeys((TOTALS, RELEASED), "privacy.epsilon=0")
     if role in ruled_out:
-        raise ProtocolError(f"asked for its {role}, and this run has method.{ruled_out[role]}=0")
+        raise ProtocolError(f"asked for its {role}, and this run has {ruled_out[role]}")
 
 
 def sums_role(others: bool, rounded: bool, images: int) -> str:

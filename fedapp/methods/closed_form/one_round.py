@@ -192,7 +192,8 @@ class OneRound(Method[Solved]):
 
     def site_round(self, task: Task, site: SiteContext) -> SiteReport:
         """Compute sums or votes, or evaluate; that is cached, since a solution does not change."""
-        check_asked(task, self.guesses, self.regression_steps)
+        protected = site.protection is not None
+        check_asked(task, self.guesses, self.regression_steps, protected)
         closed = self._closed(task, site)
         if task.action != EVALUATE:
             return replace(closed.answer(task), holds=lasting_contents(task))

@@ -262,7 +262,7 @@ class PriorShift(Method[Sure]):
         if task.action == FIT:
             return SiteReport(contents={FITTED: fit_of(self.closed, task, site)})
         if task.action in ACTIONS:
-            check_asked(task, self.guesses, self.regression_steps)
+            check_asked(task, self.guesses, self.regression_steps, protected=False)
             return closed_side_of(self.closed, task, site).answer(task)
         data = site.data
         taught = Taught.nothing(label_counts(site))
