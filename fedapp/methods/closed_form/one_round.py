@@ -118,7 +118,7 @@ class OneRound(Method[Solved]):
     """What a site uses: the common head, or the one in which its own images count more."""
     guesses: NonNegativeInt = MOST_GUESSES
     """How often at most sites guess the classes of their unlabelled images, so that class means use
-    these too. 0: nothing of unlabelled images leaves their site, and the common answer does not
+    these too. 0: sums of features are of labelled images only, and the common answer does not
     depend on the split."""
     regression_steps: NonNegativeInt = 0
     """How many steps at most of a regression follow, each a sum over the sites' labelled images, as
