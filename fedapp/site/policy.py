@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from safetensors.torch import load
 
 from fedapp.core.errors import ConfigError, FedAppError, StoreError, one_line
 from fedapp.core.formatting import counted
@@ -219,6 +220,10 @@ class SitePolicy:
             return incoming
         if not site.masks:  # what a masked row holds was checked in `before`
             self.terms.check_roles(answer.uploads(task.own.digest))
+            if guesses := incoming.payloads.get(answer.contents.get("guesses", "")):
+                counts = load(guesses)["counts"].round().int().tolist()
+                if self.terms.withheld(dict(enumerate(counts))):
+                    raise TermError("least_count", "guesses: a class has few unlabelled images")
         size = sum(map(len, incoming.payloads.values()))
         self.terms.check_size(size)
         cost = _task_cost(task, site) if answer.uploads(task.own.digest) else {}

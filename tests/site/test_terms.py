@@ -1,6 +1,7 @@
 """A site's terms: what each allows and refuses, files that are no terms, the example."""
 
 import os
+from contextlib import nullcontext
 from datetime import datetime
 from types import SimpleNamespace
 
@@ -15,8 +16,9 @@ from fedapp.data.sites import Part, SiteData
 from fedapp.experiment.config import load_experiment, unchecked_settings
 from fedapp.experiment.preset_files import CONF, method_presets
 from fedapp.learn.networks import build_model
+from fedapp.learn.params import to_bytes
 from fedapp.methods.base import schemas, sent_roles
-from fedapp.protocol.messages import MASKED, ModelRef, Origin, SumStep, Task
+from fedapp.protocol.messages import MASKED, Incoming, ModelRef, Origin, Reply, SumStep, Task
 from fedapp.site.policy import SitePolicy
 from fedapp.site.terms import BY_CLASS, KINDS, TermError, Terms, kind_of, read_terms
 from fedapp.tools.node.terms import explained, sentences
@@ -241,6 +243,27 @@ def test_small_counts_stay_out_of_masked_sums_too(in_masked_run):
             in_masked_run(roles, rare, least_count=5)
         in_masked_run(roles, rare, least_count=4)
     in_masked_run(["model"], rare, least_count=5)  # tells nothing by class
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_guesses_of_few_images_stay_at_home(tmp_path, written, masks):
+    """Counts of guesses are shares of images: 0.4 of one is none, 4.4 are four. Masked ones are in
+    a row that nobody reads by itself."""
+    written("least_count: 5\n")
+    run = load_experiment("digits_demo", {"method.preset": "one_round"})
+    site = SimpleNamespace(masks=masks, experiment=run)
+    task = Task(0, 0, "guess", ModelRef(0, 0, "0" * 64))
+    origin = Origin("run", "c" * 16, "0" * 64, identity="d" * 64)
+
+    def leaves(*counts):
+        payload = to_bytes({"counts": torch.tensor(counts), "by_class": torch.zeros(3, 2)})
+        sent = Reply(0, 0, "0" * 64, contents={"guesses": "1" * 64})
+        came = Incoming(sent, {"1" * 64: payload})
+        assert SitePolicy(tmp_path).after(came, site, task, origin).answer == sent
+
+    leaves(0.4, 5.0, 90.2)
+    with nullcontext() if masks else pytest.raises(TermError, match=r"least_count.*guesses"):
+        leaves(0.4, 4.4, 90.2)
 
 
 MODULES = [
