@@ -368,7 +368,7 @@ def check_asked(task: Task, guesses: int, steps: int, protected: bool) -> None:
     whether noise is added to sums of all images, which leave no other site.
     """
     role = role_asked_for(task)
-    ruled_out = {role: "method.guesses=0" for role in (GUESSES, *OF_OTHERS) if not guesses}
+    ruled_out = {} if guesses else dict.fromkeys((GUESSES, *OF_OTHERS), "method.guesses=0")
     ruled_out |= {} if steps else {GRADIENT: "method.regression_steps=0"}
     ruled_out |= {} if protected else dict.fromkeys((TOTALS, RELEASED), "privacy.epsilon=0")
     if role in ruled_out:
