@@ -1,18 +1,21 @@
 """Comparisons over a frozen encoder, from docs/results: pages and pictures, in seconds.
 
-    python -m bench.paper_table
+    python -m bench.paper_table [--study encoder_table2 FOLDER ...]
 
-A page has a table for each setting that was run, beside what a paper prints for it.
+A page has a table for each setting that was run, beside what a paper prints for it. Folders of
+`fedapp compare` are first taken into the numbers of a study.
 """
 
+import csv
 import math
 from collections.abc import Iterator
-from io import BytesIO
+from io import BytesIO, StringIO
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
 from matplotlib.figure import Figure
 from PIL import Image
@@ -20,6 +23,7 @@ from PIL import Image
 from bench.command import carry_out
 from bench.record import csv_rows
 from fedapp.core.disk import write_atomic
+from fedapp.core.errors import DataError
 from fedapp.reports.comparison.differences import MARGIN
 from fedapp.reports.comparison.figures import WIDTH_ONE, png, styled
 from fedapp.reports.comparison.paper import (
@@ -63,6 +67,8 @@ site without labels has a guess alone."""
 COST = ("seconds", "MB a site")
 PUBLISHED = {**OTHERS[FLEXPROTO], **OTHERS[FEDSIAM]}
 """Names of methods that have none in a comparison's figures."""
+KEY = ("setting", "method", "seed")
+"""What names a run in a study's numbers."""
 BY_SITE, NONE = ("labelled", "accuracy", "alone", "alone_validation"), "-"
 """Columns of sites.csv with a number for each site, and what stands there where a site has none."""
 DIGITS = 4
@@ -318,8 +324,63 @@ def page(study: Path) -> Iterator[str]:
             yield from ("", f"![Gain by the labels of a site]({GAINS})")
 
 
-def main() -> None:
+def take_in(study: Path, folder: Path) -> None:
+    """Put a comparison's runs into a study, in place of those of the same setting, method and seed.
+
+    folder: of `fedapp compare`, with results.csv and sites.csv. Answers alone are those of
+    `one_round` and of the method that trains a network alone, which has no other. Raises DataError
+    where the two have other columns.
+    """
+    runs, sites = csv_rows(folder / "results.csv"), csv_rows(folder / "sites.csv")
+    grid, found = grid_of(study), []
+    for run in runs:
+        settings = settings_of(grid, run["setting"], run["method"])
+        if "answer" in settings:  # one model's answer for all sites
+            continue
+        own = [row for row in sites if all(row[name] == run[name] for name in KEY)]
+        columns = {"accuracy": "selected_accuracy"}
+        if run["method"] == NETWORK:
+            columns |= {"alone": "selected_accuracy", "alone_validation": "val_accuracy"}
+        elif settings.get("method.preset") == "one_round":
+            columns |= {"alone": "alone_accuracy", "alone_validation": "alone_val_accuracy"}
+        if "alone" in columns:
+            columns["labelled"] = "labelled"
+        shown = {name: " ".join(map(_digits, (row[of] for row in own)))
+                 for name, of in columns.items()}  # fmt: skip
+        found.append({name: run[name] for name in KEY} | dict.fromkeys(BY_SITE, "") | shown)
+    for name, new in (("results.csv", runs), ("sites.csv", found)):
+        if not new:
+            continue
+        old = csv_rows(study / name)
+        if old and new[0].keys() != old[0].keys():
+            raise DataError(f"{folder / name}: has other columns than {study / name}: run it anew")
+        every = {tuple(row[key] for key in KEY): row for row in [*old, *new]}
+        text = StringIO(newline="")
+        writer = csv.DictWriter(text, list(new[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(every.values())
+        write_atomic(study / name, text.getvalue().encode(), durable=False)
+
+
+def _digits(number: str) -> str:
+    """Return a site's number as sites.csv has it."""
+    if not number:
+        return NONE
+    return number if number.isdigit() else f"{float(number):.{DIGITS}f}"
+
+
+def main(
+    folders: Annotated[list[Path] | None, typer.Argument(help="of fedapp compare")] = None,
+    study: Annotated[str, typer.Option(help="whose runs those are")] = STUDIES[0],
+) -> None:
     """Write the pages, what is above `MARK` as it is, and the pictures; print where."""
+    for folder in folders or ():
+        take_in(RESULTS / study, folder)
+    write_pages()
+
+
+def write_pages() -> None:
+    """Write all studies' pages and pictures."""
     for study in (RESULTS / name for name in STUDIES):
         above = (study / PAGE).read_text("utf-8").partition(MARK)[0]
         text = "\n".join([above + MARK, *page(study)]) + "\n"

@@ -1,6 +1,7 @@
 """The pages of comparisons over an encoder say what docs/results say."""
 
 import pytest
+import yaml
 
 from bench.paper_table import (
     BY_LABELS,
@@ -22,9 +23,11 @@ from bench.paper_table import (
     settings_of,
     site_gains,
     table,
+    take_in,
     who_gains,
 )
 from bench.record import csv_rows
+from fedapp.core.errors import DataError
 
 STUDY = RESULTS / "encoder_table1"
 
@@ -139,3 +142,46 @@ def test_gains_are_drawn_by_labels_and_a_missing_one_leaves_a_gap():
     axes = who_gains({"alpha=1": [{**row("One round", 90), **gains}, row("FixAvg", 80)]}).axes[0]
     line, _ = axes.lines  # the other one is at no gain
     assert str(line.get_ydata().tolist()) == "[70.0, 50.0, nan, 5.0, 0.5]"
+
+
+def study(folder, runs, sites):
+    """A folder with these lines of results.csv and of sites.csv, heads included."""
+    folder.mkdir()
+    (folder / "results.csv").write_text(runs, encoding="utf-8")
+    (folder / "sites.csv").write_text(sites, encoding="utf-8")
+    return folder
+
+
+def test_runs_are_taken_in_by_hand(tmp_path):
+    """A run of the same name is replaced, others are kept; only two methods have a way alone."""
+    here = study(
+        tmp_path / "study",
+        "setting,method,seed,x\na,x,1,old\na,x,2,kept\n",
+        "setting,method,seed,labelled,accuracy,alone,alone_validation\na,x,1,,0.1 0.1,,\n",
+    )
+    methods = {
+        "x": {}, "common": {"answer": "common"}, "form": {"method.preset": "one_round"},
+        "local_only": {},
+    }  # fmt: skip
+    grid = {"settings": {"a": {}}, "methods": methods}
+    (here / "study.yaml").write_text(yaml.safe_dump(grid), encoding="utf-8")
+    columns = "labelled,selected_accuracy,val_accuracy,alone_accuracy,alone_val_accuracy"
+    lines = [f"setting,method,seed,site,{columns}"]
+    for method in ("x", "common", "form", "local_only"):
+        lines += [f"a,{method},1,0,30,0.75,0.5,0.25,0.125", f"a,{method},1,1,0,,,0.33333,"]
+    new = "".join(f"a,{method},1,new\n" for method in methods)
+    there = study(tmp_path / "new", "setting,method,seed,x\n" + new, "\n".join(lines))
+    for _ in range(2):  # a second time changes nothing
+        take_in(here, there)
+        assert (here / "results.csv").read_text(encoding="utf-8") == (
+            "setting,method,seed,x\na,x,1,new\na,x,2,kept\n"
+            "a,common,1,new\na,form,1,new\na,local_only,1,new\n"
+        )
+        assert (here / "sites.csv").read_text(encoding="utf-8").splitlines()[1:] == [
+            "a,x,1,,0.7500 -,,",
+            "a,form,1,30 0,0.7500 -,0.2500 0.3333,0.1250 -",
+            "a,local_only,1,30 0,0.7500 -,0.7500 -,0.5000 -",
+        ]
+    other = study(tmp_path / "other", "setting,method,seed,y\na,x,1,new\n", "\n".join(lines))
+    with pytest.raises(DataError, match=r"results\.csv: has other columns"):
+        take_in(here, other)
