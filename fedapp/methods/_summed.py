@@ -62,7 +62,8 @@ class Contribution:
     """What one site reports in a task before it is masked, or the sum over all sites.
 
     contents: by role; for those that are averaged, the weighted mean. facts: counts of its images.
-    sites: the number of sites that were added up. learned: how many of them trained.
+    sites: the number of sites that were added up; NaN of one that failed. learned: how many of them
+    trained.
     """
 
     contents: Mapping[str, Params] = field(default_factory=dict)
@@ -135,7 +136,7 @@ class Layout:
 
     def row(self, one: Contribution) -> Row:
         """Return the row that a site adds, float64 [size]."""
-        blocks = [np.array([1.0, one.learned, one.weight])]
+        blocks = [np.array([one.sites, one.learned, one.weight])]
         blocks.append(np.array([float(one.counts.get(name, 0)) for name in FACT_COUNTS]))
         blocks.append(np.array([float(one.metrics.get(name, 0.0)) for name in self.metrics]))
         for role, mean in self.roles.items():
@@ -266,8 +267,8 @@ class _Reader:
         whole = np.rint(found)
         if bool((np.abs(found - whole) > _COUNT_TOLERANCE).any() or (whole < 0).any()):
             raise ProtocolError(
-                "a masked sum has counts below 0 or between whole numbers: a site spoiled it; the "
-                "masks hide which"
+                "a masked sum has counts below 0 or between whole numbers: a site spoiled it, or "
+                "was asked something else than the others; the masks hide which"
             )
         return whole.astype(np.int64)
 
@@ -298,6 +299,30 @@ def _tensors(values: Row, schema: Schema, mean: bool) -> Params:
         else:
             found[name] = torch.from_numpy(numbers.counts(math.prod(shape))).to(kind).reshape(shape)
     return found
+
+
+def within_range(row: Row, most: float) -> Row:
+    """Return a row for a masked sum of numbers in [-most, most].
+
+    Where a number is NaN or beyond, the row is of zeros but for its first number, which counts the
+    site and is `most` then. So the server learns from the sum that some member failed. A refusal
+    would say which: a hostile server could send model after model, and see at which of them the
+    answer to a single image overflows.
+    """
+    if not bool((np.abs(row) <= most).all()):
+        row = np.zeros_like(row)
+        row[0] = most
+    return row
+
+
+def check_all_added(added: Contribution, sites: int) -> None:
+    """Raise ProtocolError where a member of a sum failed (`within_range`)."""
+    if added.sites > sites + 0.5:
+        raise ProtocolError(
+            "some member of a masked sum could not do its work, or had numbers that are NaN, "
+            "infinite or too large; its own log says so, and the masks hide which one it is: look "
+            "into each log, and begin another run, with a lower training.learning_rate"
+        )
 
 
 def facts_of_all(like: SiteFacts, site: int, added: Contribution) -> SiteFacts:

@@ -13,9 +13,9 @@ from pydantic import AfterValidator, FailFast, Field
 
 from fedapp.core.names import MAX_CLASS_NAME, SITE_NAME, class_name
 
-SCHEMA = 10
+SCHEMA = 11
 """Version of the message format that this side writes."""
-READS = (10, 10)
+READS = (11, 11)
 """First and last version that this side understands. `tools/node/app_bundle` finds this line and
 the one above in the source text, so keep their form."""
 
@@ -369,6 +369,11 @@ class Task:
         server must not get other noise for the same question.
         """
         return replace(self, private="", sum=None)
+
+    @property
+    def common_question(self) -> "Task":
+        """The part of `question` that is the same for every member of a masked sum."""
+        return replace(self.question, site=0, own=ModelRef(0, 0, "0" * 64))
 
     def refs(self) -> tuple[ModelRef, ...]:
         """Return all models that the task refers to, each content once, in a fixed order."""

@@ -24,7 +24,15 @@ from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ProtocolError, RunError, StoreError
 from fedapp.learn.model_caches import PARSED_MODELS
 from fedapp.learn.params import Params, digest_of, to_bytes
-from fedapp.methods._summed import ADDED, MASKED_ROW, TRAINED, Contribution, Layout, facts_of_all
+from fedapp.methods._summed import (
+    ADDED,
+    MASKED_ROW,
+    TRAINED,
+    Contribution,
+    Layout,
+    check_all_added,
+    facts_of_all,
+)
 from fedapp.methods.base import Arrived
 from fedapp.protocol.messages import (
     ALL_SITES,
@@ -43,7 +51,7 @@ from fedapp.protocol.messages import (
     SumStep,
     Task,
 )
-from fedapp.protocol.secure_aggregation.context import SumContext
+from fedapp.protocol.secure_aggregation.context import SumContext, question_digest
 from fedapp.protocol.secure_aggregation.fixed_point import Words, from_words
 from fedapp.protocol.secure_aggregation.neighbour_graph import quorum
 from fedapp.protocol.secure_aggregation.server_session import (
@@ -71,6 +79,7 @@ class Opening:
     attempt: number of the attempt at the sum. members: the sites that share secrets for it.
     survivors: those of them whose numbers are in the sum. announcements, sealed: what the members
     sent in the first two steps. private: of each survivor, the digest of what it keeps to itself.
+    question: digest of what all members were asked.
     """
 
     attempt: int
@@ -79,6 +88,7 @@ class Opening:
     announcements: tuple[Announcement, ...]
     sealed: tuple[Sealed, ...]
     private: dict[int, str]
+    question: str
 
 
 @dataclass(frozen=True)
@@ -189,7 +199,9 @@ class SummedPhases:
             self._write_sum(place, *found)
         words, opening = found
         self.phases.state.private |= {k: of for k, of in opening.private.items() if of}
-        return self._reply(task, layout.read(from_words(words, len(opening.survivors))))
+        added = layout.read(from_words(words, len(opening.survivors)))
+        check_all_added(added, len(opening.survivors))
+        return self._reply(task, added)
 
     def _next_number(self, round: int) -> int:
         self._number = 0 if round != self._round else self._number + 1
@@ -269,7 +281,8 @@ class SummedPhases:
         total, private = self._add_numbers(task, steps, layout, skipped)
         survivors = tuple(sorted(private))
         self._check_enough(survivors, members, "added their numbers")
-        return total, Opening(context.attempt, members, survivors, used, sealed, private)
+        question = question_digest(task)
+        return total, Opening(context.attempt, members, survivors, used, sealed, private, question)
 
     def _is_valid(
         self,
@@ -371,7 +384,7 @@ class SummedPhases:
             for k in sorted(confirmed)
         }
         opened = self._ask(task, steps, skipped)
-        found = unmask(context, members, survivors, total, announcements, opened)
+        found = unmask(context, opening.question, members, survivors, total, announcements, opened)
         for site in found.wrong:
             skipped[site] = "opened wrong shares of a masked sum"
             self.phases.progress.note(f"site {site} {skipped[site]}: the sum is right without them")

@@ -2,9 +2,12 @@
 
 It is a plain site with three differences. It does the steps of a masked sum that need no images
 (`masked_sums`). It keeps its own model, since the server never gets it. And its answer to the step
-that adds is one row of masked words: all that a plain site would have sent, in a fixed order.
+that adds is one row of masked words: all that a plain site would have sent, in a fixed order. An
+error of the arithmetic, which may depend on a single image, is no refusal: the sum alone tells it.
 """
 
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,8 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedapp.core.errors import RunError, one_line
 from fedapp.learn.params import Params, Schema, digest_of, to_bytes, without
-from fedapp.methods._summed import FACT_COUNTS, MASKED_ROW, Contribution, Layout, Row
+from fedapp.methods._summed import (
+    FACT_COUNTS,
+    MASKED_ROW,
+    Contribution,
+    Layout,
+    Row,
+    within_range,
+)
 from fedapp.methods.base import Contents, SiteContext, SiteReport
 from fedapp.protocol.messages import (
     MASKED,
@@ -25,11 +36,17 @@ from fedapp.protocol.messages import (
     SiteFacts,
     Task,
 )
+from fedapp.protocol.secure_aggregation.fixed_point import max_number
 from fedapp.site.private_state import OWN, VERSION
 from fedapp.site.site import OwnState, SiteClient
 
 if TYPE_CHECKING:  # it needs cryptography
     from fedapp.site.masked_sums import Summing
+
+log = logging.getLogger(__name__)
+
+FAILED = "failed"
+"""Metric of a report that stays at the site: its work came to no numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +100,17 @@ class MaskedSite(SiteClient):
 
     # --- its answer -------------------------------------------------------------------------------
 
+    def _apply_rule(self, task: Task, context: SiteContext) -> SiteReport:
+        try:
+            return super()._apply_rule(task, context)
+        except (RunError, ArithmeticError, RuntimeError, ValueError) as error:
+            # A simulated site has nothing to hide, and a protected one has its own way.
+            hides = self.real and context.protection is None
+            if not hides or isinstance(error, torch.OutOfMemoryError):
+                raise
+            log.exception("site %d, round %d: %s", task.site, task.round, one_line(error))
+            return SiteReport(metrics={FAILED: 1})
+
     def _answer(
         self, task: Task, report: SiteReport, context: SiteContext, before: OwnState
     ) -> Incoming:
@@ -98,6 +126,7 @@ class MaskedSite(SiteClient):
             contents,
             weight=method.weight(facts, said) if report.learned else 0.0,
             learned=float(report.learned),
+            sites=math.nan if FAILED in report.metrics else 1.0,
             metrics=report.metrics,
             evaluations=report.evaluations,
             counts=self.data.counts,
@@ -124,4 +153,8 @@ class MaskedSite(SiteClient):
         self, task: Task, row: Row, layout: Layout, context: SiteContext
     ) -> NDArray[np.uint64]:
         """Return a row of numbers as it leaves: as masked words."""
-        return self.summing.masked(task, row)
+        assert task.sum is not None
+        held = within_range(row, max_number(len(task.sum.members))) if self.real else row
+        if held is not row:
+            log.error("site %d, round %d: no numbers, or NaN, or too large", task.site, task.round)
+        return self.summing.masked(task, held)

@@ -39,7 +39,7 @@ from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ProtocolError, StoreError
 from fedapp.core.settings import CLOSED
 from fedapp.protocol.messages import SumAnswer, SumStep, Task
-from fedapp.protocol.secure_aggregation.context import SumContext
+from fedapp.protocol.secure_aggregation.context import SumContext, question_digest
 from fedapp.protocol.secure_aggregation.fixed_point import to_words
 from fedapp.protocol.secure_aggregation.keys import Signer
 from fedapp.protocol.secure_aggregation.neighbour_graph import quorum
@@ -182,7 +182,7 @@ class Summing:
                 f"{_label(task, step)}: other numbers than before under the same keys; the server "
                 "must ask for new keys, in another attempt"
             )
-        masked = self._masks(attempt).add_masks(context, step, words)
+        masked = self._masks(attempt).add_masks(context, step, words, question_digest(task))
         self._check_dead(task, context, step, entry.alive)
         if attempt.stage == "shared":
             self._write(replace(entry, attempt=replace(attempt, stage="added", row=row)))

@@ -56,21 +56,16 @@ class ClippedSite(SiteClient):
 class ProtectedSite(SiteClient):
     """A site whose answers show nothing of a single image, or patient (`protected_sums`)."""
 
-    @property
-    def _real(self) -> bool:
-        """Whether its images are real; those of a simulated site need no protection from errors."""
-        return self.data.audit is None
-
     def _do(self, task: Task, context: SiteContext, own: OwnState) -> Incoming:
         pay(task, context, self.experiment.method, self.releases)
-        with errors_withheld(self._real):
+        with errors_withheld(self.real):
             return super()._do(task, context, own)
 
     def _apply_rule(self, task: Task, context: SiteContext) -> SiteReport:
         try:
             return super()._apply_rule(task, context)
         except Exception:
-            if not (self._real and task.action == EVALUATE):
+            if not (self.real and task.action == EVALUATE):
                 raise
             # Nothing of an evaluation would leave, so the server must not see whether it worked.
             log.exception("site %d, round %d: nothing was measured", task.site, task.round)

@@ -101,6 +101,11 @@ class SiteClient:
         return cls(**{field.name: getattr(site, field.name) for field in fields(site)}, **more)
 
     @property
+    def real(self) -> bool:
+        """Whether its images are real; what a simulated site does tells nothing of anybody."""
+        return self.data.audit is None
+
+    @property
     def inputs(self) -> tuple[int, ...]:
         """The shape of one input."""
         return self.data.inputs

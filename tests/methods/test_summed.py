@@ -14,10 +14,17 @@ from fedapp.learn.class_priors import (
     same_class_pair_sums,
 )
 from fedapp.learn.metrics import CALIBRATION_BINS, evaluation
-from fedapp.methods._summed import EVALUATIONS, Contribution, Layout, answer_accuracy
+from fedapp.methods._summed import (
+    EVALUATIONS,
+    Contribution,
+    Layout,
+    answer_accuracy,
+    check_all_added,
+    within_range,
+)
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.protocol.messages import EVALUATE, MODEL, ModelRef, Task
-from fedapp.protocol.secure_aggregation.fixed_point import from_words, to_words
+from fedapp.protocol.secure_aggregation.fixed_point import from_words, max_number, to_words
 
 FLOATS = {"w": ((2,), torch.float32), "n": ((), torch.int64)}
 SUMS = {"counts": ((2,), torch.int64), "total": ((1,), torch.float32)}
@@ -209,3 +216,21 @@ def test_an_even_guess_of_findings_is_one_of_two() -> None:
     at = len(row) - (len(EVALUATIONS) - EVALUATIONS.index("test_alone")) * each
     assert row[at : at + 2].tolist() == [1.0, 0.5]
     assert finds.read(row).evaluations == said
+
+
+def test_a_row_out_of_range_says_so_in_its_first_number_alone() -> None:
+    """By hand; its border; and all members at once still fit into words."""
+    row = np.array([1.0, -3.0, 2.0])
+    assert within_range(row, 3.0) is row
+    for bad in (np.array([1.0, -3.1, 2.0]), np.array([np.nan, 0, 1]), np.array([1, 0, -np.inf])):
+        assert within_range(bad, 3.0).tolist() == [3.0, 0.0, 0.0]
+    for members in (3, 7, 10_000):
+        most = max_number(members)
+        bad = within_range(np.array([1.0, np.inf]), most)
+        one, all_of_them = (from_words(to_words(bad, members) * np.uint64(n), members)
+                            for n in (1, members))  # fmt: skip
+        assert all_of_them[0] == pytest.approx(members * most)
+        check_all_added(Contribution(sites=float(members)), members)
+        for found in (one[0] + members - 1, all_of_them[0]):
+            with pytest.raises(ProtocolError, match=r"some member .* could not do its work"):
+                check_all_added(Contribution(sites=found), members)

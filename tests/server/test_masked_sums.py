@@ -13,16 +13,18 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load
 
-from fedapp.core.errors import ProtocolError, RunError, StoreError
+from fedapp.core.errors import DataError, ProtocolError, RunError, StoreError
 from fedapp.experiment.config import load_experiment
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.methods._summed import Contribution, Layout
+from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.base import MethodState
 from fedapp.methods.closed_form._contents import OPTIONAL
 from fedapp.methods.recommended._stack import FIT, FITTED, NUMBERS
 from fedapp.protocol.messages import (
     ALL_SITES,
     COHORT,
+    EVALUATE,
     MASKED,
     MODEL,
     Incoming,
@@ -44,6 +46,7 @@ from fedapp.simulation.in_process import Loopback
 from fedapp.simulation.loopback import run_loopback
 from fedapp.site.mask_identity import simulated
 from fedapp.site.masked_sums import Summing
+from fedapp.site.site import SiteClient
 from tests.flower.grids import MemoryGrid, preset, serve, sites
 from tests.protocol.secure_aggregation.sums import CONTEXT, Sum, with_share
 
@@ -260,8 +263,106 @@ def test_a_sum_that_no_sites_can_have_is_refused(tmp_path, monkeypatch):
         return Incoming(answer, {digest_of(other): other}, incoming.head_bytes)
 
     tampered(monkeypatch, spoiled)
-    with pytest.raises(RunError, match="a site spoiled it; the masks hide which"):
+    with pytest.raises(RunError, match="a site spoiled it, or was asked something else"):
         run_loopback(experiment(tmp_path))
+
+
+def asks_one_site_alone(monkeypatch, of=2):
+    """Let a server ask all sites but one to evaluate a model that answers the first class always.
+
+    Returns what it has of the sums that it opens.
+    """
+    honest, read, seen = SummedPhases._task_for, Layout.read, []
+
+    def task_for(self, task, site, step, models):
+        asked = honest(self, task, site, step, models)
+        if task.action != EVALUATE or step.stage != "add" or site == of:
+            return asked
+        [true] = models["server"]
+        params = load(self.phases.pool.get(true.digest))
+        bias = next(name for name, of in params.items() if of.shape == (10,))
+        params[bias] = params[bias] + torch.eye(10)[0] * 1e6
+        blob = to_bytes(params)
+        self.phases.store.put(blob)
+        other = replace(true, digest=digest_of(blob))
+        return replace(asked, models={**models, "server": (other,)})
+
+    monkeypatch.setattr(SummedPhases, "_task_for", task_for)
+    monkeypatch.setattr(Layout, "read", lambda *of: seen.append(read(*of)) or seen[-1])
+    return seen
+
+
+def confusion(found):
+    return np.array(found.evaluations["test"].confusion)
+
+
+def test_what_one_site_alone_is_asked_stays_behind_its_masks(tmp_path, monkeypatch):
+    """The sum is of random numbers: a server cannot take off what it knows that others answer."""
+    asks_one_site_alone(monkeypatch)
+    with pytest.raises(RunError, match="or was asked something else than the others"):
+        run_loopback(experiment(tmp_path))
+
+
+def test_did_masks_not_name_the_question_the_site_asked_alone_would_be_read(tmp_path, monkeypatch):
+    """Else the test above showed nothing: of nine classes all answers are those of one site."""
+    over = {"rounds.sample_rate": 1.0, "rounds.num_rounds": 1}
+    for module in ("fedapp.site.masked_sums", "fedapp.server.masked_sums"):
+        monkeypatch.setattr(f"{module}.question_digest", lambda task: "")
+    sums = []
+    for of in (2, None):  # None: all sites are asked that, as the server could ask them itself
+        with monkeypatch.context() as patch:
+            seen = asks_one_site_alone(patch, of)
+            run_loopback(experiment(tmp_path / str(of), **over))
+            sums.append(confusion(seen[-1]))
+    plain = run_loopback(experiment(tmp_path / "plain", "fedavg", "plain", **over))[1]
+    own = json.loads((plain / "evaluations.json").read_text())["2"]["test"]["confusion"]
+    assert not sums[1][:, 1:].any()
+    assert np.abs(sums[0][:, 1:] - np.array(own)[:, 1:]).sum() <= 1  # an image at a border
+    assert np.array(own)[:, 1:].sum() > 5
+
+
+@pytest.mark.parametrize("real", [True, False])
+@pytest.mark.parametrize("what", [np.linalg.LinAlgError, RunError, 1e300, np.nan], ids=str)
+def test_a_real_site_whose_arithmetic_fails_is_not_told_from_the_others(
+    what, real, tmp_path, monkeypatch
+):
+    """Else a hostile server sends models, and sees at which one a site's image overflows."""
+    honest, answers = FedAvg.site_round, []
+
+    def site_round(self, task, site):
+        report = honest(self, task, site)
+        if task.site != 2 or task.action != "train":
+            return report
+        if isinstance(what, type):
+            raise what("beyond all bounds")
+        return replace(report, metrics={"loss": what})
+
+    monkeypatch.setattr(FedAvg, "site_round", site_round)
+    monkeypatch.setattr(SiteClient, "real", real)
+    tampered(monkeypatch, lambda task, incoming: answers.append(incoming.answer) or incoming)
+    if real:
+        with pytest.raises(RunError, match="some member of a masked sum could not do its work"):
+            run_loopback(experiment(tmp_path))
+        assert all(isinstance(one, Reply) for one in answers)
+    else:  # who simulates is told which site it was
+        _, folder = run_loopback(experiment(tmp_path))
+        assert rows(folder)[-1]["skipped"].keys() == {"2"}
+
+
+@pytest.mark.parametrize("error", [DataError, MemoryError, torch.OutOfMemoryError])
+def test_a_site_that_cannot_work_says_so(error, tmp_path, monkeypatch):
+    """What no model of the server's brings about is a refusal, so the sum goes on without it."""
+    honest = FedAvg.site_round
+
+    def site_round(self, task, site):
+        if task.site == 2:
+            raise error("not here")
+        return honest(self, task, site)
+
+    monkeypatch.setattr(FedAvg, "site_round", site_round)
+    monkeypatch.setattr(SiteClient, "real", True)
+    _, folder = run_loopback(experiment(tmp_path))
+    assert rows(folder)[-1]["skipped"].keys() == {"2"}
 
 
 def test_a_site_answers_no_plain_task_in_a_masked_run(tmp_path, monkeypatch):

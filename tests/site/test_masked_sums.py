@@ -16,7 +16,7 @@ from fedapp.experiment.config import load_experiment
 from fedapp.privacy.accountant import Plan, Protection
 from fedapp.privacy.noise import honest_members
 from fedapp.protocol.messages import ModelRef, Origin, SumStep, Task
-from fedapp.protocol.secure_aggregation.context import SumContext
+from fedapp.protocol.secure_aggregation.context import SumContext, question_digest
 from fedapp.protocol.secure_aggregation.fixed_point import from_words
 from fedapp.protocol.secure_aggregation.server_session import (
     announcements_for,
@@ -116,7 +116,9 @@ class Server:
     def unmasked(self, total, survivors, members=None):
         members = self.members if members is None else members
         opened = {k: self.open(k, survivors, members) for k in survivors if k in self.confirmed}
-        return unmask(self.context, members, survivors, total, self.announcements, opened).words
+        question = question_digest(self.task(0, None))
+        given = total, self.announcements, opened
+        return unmask(self.context, question, members, survivors, *given).words
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedapp.core.errors import ProtocolError
+from fedapp.protocol.codec import encode
+from fedapp.protocol.messages import Task
 
 
 class MaskError(ProtocolError):
@@ -46,3 +48,22 @@ class SumContext:
         announced: what `site_session.announcements_digest` returns.
         """
         return self.digest("cohort", list(members), announced)
+
+    def masks(self, cohort: str, question: str) -> str:
+        """Return the digest that names the masks between two members of a cohort.
+
+        They cancel only among members that were asked the same question. Otherwise a server could
+        ask all but one of them something to which it knows the answer, and read the answer of that
+        one off the sum (Pasquini, Francati and Ateniese 2022, doi:10.1145/3548606.3560557).
+
+        cohort: as `cohort` returns it. question: as `question_digest` returns it.
+        """
+        return self.digest("masks", cohort, question)
+
+
+def question_digest(task: Task) -> str:
+    """Return the digest, in hex, of what a task asks of every member of a masked sum.
+
+    It covers the action, the round, all numbers and the digests of all models.
+    """
+    return hashlib.sha256(encode(task.common_question)).hexdigest()

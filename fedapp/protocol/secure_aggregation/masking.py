@@ -25,19 +25,19 @@ def remove_own(total: Words, seed: bytes, cohort: str) -> None:
 
 
 def add_pairs(
-    total: Words, site: int, key: X25519PrivateKey, others: Mapping[int, str], cohort: str
+    total: Words, site: int, key: X25519PrivateKey, others: Mapping[int, str], named: str
 ) -> None:
     """Add a site's pairwise masks to words [D], in place.
 
     Of two sites the one with the lower number adds their common mask and the other subtracts it, so
     that they cancel in the sum. key: the site's private mask key. others: the other sites' public
-    mask keys, in hex, by site.
+    mask keys, in hex, by site. named: as of `SumContext.masks`.
     """
 
     def mask(other: int) -> bytes:
         # The sites' numbers are part of the purpose: otherwise a site that announces another site's
         # key would get the same masks, and could cancel that site's.
-        pair = f"pair mask {cohort} {min(site, other)} {max(site, other)}"
+        pair = f"pair mask {named} {min(site, other)} {max(site, other)}"
         return pairwise_key(key, others[other], pair.encode())
 
     _apply_masks(

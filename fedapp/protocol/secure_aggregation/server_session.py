@@ -41,6 +41,7 @@ def boxes_by_receiver(sealed: Iterable[Sealed]) -> dict[int, tuple[Sealed, ...]]
 
 def unmask(
     context: SumContext,
+    question: str,
     members: tuple[int, ...],
     survivors: tuple[int, ...],
     total: Words,
@@ -49,10 +50,11 @@ def unmask(
 ) -> Unmasked:
     """Return the sum of the survivors' words without masks.
 
-    total: the sum of their masked words [D]. announcements: those of all members. opened: the
-    survivors' answers to the last step by site; enough to reconstruct every secret suffice. A wrong
-    share is detected, since the reconstructed secret does not fit the announcement. Raises
-    MaskError if too few shares came or too many were wrong.
+    question: digest of what all were asked (`question_digest`). total: the sum of their masked
+    words [D], which are random numbers where some were asked something else. announcements: those
+    of all members. opened: the survivors' answers to the last step by site; enough to reconstruct
+    every secret suffice. A wrong share is detected, since the reconstructed secret does not fit the
+    announcement. Raises MaskError if too few shares came or too many were wrong.
     """
     links = neighbour_graph(context, members)
     links.check(frozenset(survivors))
@@ -78,7 +80,8 @@ def unmask(
         else:
             others = {k: announcements[k].mask for k in holders.intersection(survivors)}
             # The lost site would have subtracted what the survivors added, and the reverse.
-            add_pairs(words, site, mask_key(seed), others, cohort)
+            named = context.masks(cohort, question)
+            add_pairs(words, site, mask_key(seed), others, named)
     return Unmasked(words, tuple(sorted(wrong)))
 
 

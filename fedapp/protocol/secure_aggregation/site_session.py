@@ -95,15 +95,18 @@ class MaskSite:
         )
         return SumAnswer(sealed=tuple(sealed))
 
-    def add_masks(self, context: SumContext, step: SumStep, words: Words) -> Words:
-        """Return the site's words [D] with all its masks added."""
+    def add_masks(self, context: SumContext, step: SumStep, words: Words, question: str) -> Words:
+        """Return the site's words [D] with all its masks added.
+
+        question: digest of what this site was asked (`question_digest`).
+        """
         links = self._members(context, step, "add")
         keys = self._announced(context, step, links)
         secrets, cohort = self._secrets(context), context.cohort(step.members, step.announced)
         total = words.copy()
         add_own(total, secrets.own, cohort)
         others = {other: one.mask for other, one in keys.items() if other != self.site}
-        add_pairs(total, self.site, secrets.mask, others, cohort)
+        add_pairs(total, self.site, secrets.mask, others, context.masks(cohort, question))
         return total
 
     def confirm(self, context: SumContext, step: SumStep) -> SumAnswer:

@@ -1,7 +1,7 @@
 """A whole masked sum between sites in one process, with a hand on every message."""
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,7 @@ from fedapp.protocol.secure_aggregation.site_session import MaskSite, announceme
 SEED = 3
 CONTEXT = SumContext("run", "run-1", "e" * 64, 4, 1, 2)
 NOBODY = frozenset[int]()
+QUESTION = "7" * 64
 Words = np.ndarray
 
 
@@ -45,7 +46,8 @@ def site(number: int, sites: int, least: int = 3, seed: int = SEED) -> MaskSite:
 class Sum:
     """Sites 0, 1, ... and one sum of theirs. rows: [n, D] float64, or uint64 words as they are.
 
-    late: lost after their shares came, before their numbers do. silent: lost after that.
+    late: lost after their shares came, before their numbers do. silent: lost after that. asked: of
+    sites that were asked something else than all others, the digest of that.
     """
 
     rows: np.ndarray
@@ -54,6 +56,7 @@ class Sum:
     least: int = 3
     seed: int = SEED
     context: SumContext = CONTEXT
+    asked: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def sites(self) -> list[MaskSite]:
@@ -86,6 +89,10 @@ class Sum:
     def cohort(self) -> str:
         return self.context.cohort(self.members, self.announced)
 
+    @property
+    def named(self) -> str:
+        return self.context.masks(self.cohort, QUESTION)
+
     @cached_property
     def sealed(self) -> list[Sealed]:
         shared = (self.sites[k].share(self.context, self.step("share", k)) for k in self.members)
@@ -96,7 +103,8 @@ class Sum:
         return row if row.dtype == np.uint64 else to_words(row, len(self.rows))
 
     def masked(self, k: int) -> Words:
-        return self.sites[k].add_masks(self.context, self.step("add", k), self.words(k))
+        question = self.asked.get(k, QUESTION)
+        return self.sites[k].add_masks(self.context, self.step("add", k), self.words(k), question)
 
     @cached_property
     def total(self) -> Words:
@@ -130,7 +138,8 @@ class Sum:
     def unmasked(self, opened: dict[int, SumAnswer] | None = None) -> Unmasked:
         given = self.opened if opened is None else opened
         return unmask(
-            self.context, self.members, self.survivors, self.total, self.announcements, given
+            *(self.context, QUESTION, self.members, self.survivors),
+            *(self.total, self.announcements, given),
         )
 
     def result(self) -> np.ndarray:

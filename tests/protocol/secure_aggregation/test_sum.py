@@ -15,7 +15,7 @@ from fedapp.protocol.secure_aggregation.fixed_point import (
     to_words,
 )
 from fedapp.protocol.secure_aggregation.neighbour_graph import Graph, neighbour_graph, quorum
-from tests.protocol.secure_aggregation.sums import CONTEXT, Sum, total
+from tests.protocol.secure_aggregation.sums import CONTEXT, QUESTION, Sum, total
 
 STEP = 2.0**-FRACTION
 
@@ -146,7 +146,7 @@ def test_in_a_ring_the_sum_is_exact_too(small_ring):
 def test_in_a_ring_a_site_that_was_told_another_digest_of_all_is_in_another_sum(small_ring):
     """It cannot check the digest, having its neighbours' announcements alone; nothing fits then."""
     one, other = Sum(rows(12)), {"announced": "f" * 64}
-    mine = one.sites[5].add_masks(CONTEXT, one.step("add", 5, **other), one.words(5))
+    mine = one.sites[5].add_masks(CONTEXT, one.step("add", 5, **other), one.words(5), QUESTION)
     assert not np.array_equal(mine, one.masked(5))
     with pytest.raises(MaskError, match="its confirmation is not signed for this sum"):
         one.open(5, **other)

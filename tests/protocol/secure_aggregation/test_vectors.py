@@ -76,6 +76,8 @@ def test_announcements_and_digests():
     assert announced == VECTORS["announced"]
     cohort = hashlib.sha256(bound("cohort", [0, 1, 2, 3], announced)).hexdigest()
     assert cohort == VECTORS["cohort"]
+    masks = hashlib.sha256(bound("masks", cohort, VECTORS["question"])).hexdigest()
+    assert masks == VECTORS["masks"]
     assert bound("confirm", cohort, VECTORS["survivors"]).decode() == VECTORS["confirmed_text"]
     for k, signature in VECTORS["confirmations"].items():
         key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(SITES[int(k)]["signing_key"]))
@@ -95,7 +97,7 @@ def test_words_and_masks():
         for other in SITES:
             if (j := other["site"]) == k:
                 continue
-            info = f"pair mask {cohort} {min(j, k)} {max(j, k)}"
+            info = f"pair mask {VECTORS['masks']} {min(j, k)} {max(j, k)}"
             mask = stream(shared(private, other["announcement"]["mask"], info))
             total = total + mask if k < j else total - mask
         assert total.tolist() == site["masked"]
@@ -139,7 +141,7 @@ def test_three_shares_open_each_secret_and_the_sum():
             total = total - stream(derived(found.to_bytes(32), f"own mask {cohort}".encode()))
             continue
         for j in VECTORS["survivors"]:
-            info = f"pair mask {cohort} {min(j, k)} {max(j, k)}"
+            info = f"pair mask {VECTORS['masks']} {min(j, k)} {max(j, k)}"
             key = mask_key(found.to_bytes(32))
             mask = stream(shared(key, SITES[j]["announcement"]["mask"], info))
             total = total + mask if k < j else total - mask

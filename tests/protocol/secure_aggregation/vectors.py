@@ -18,9 +18,9 @@ from fedapp.protocol.secure_aggregation.fixed_point import from_words
 from fedapp.protocol.secure_aggregation.keys import Signer, SumSecrets, fingerprint
 from fedapp.protocol.secure_aggregation.neighbour_graph import quorum
 from fedapp.protocol.secure_aggregation.site_session import MaskSite, confirmation_text
-from tests.protocol.secure_aggregation.sums import Sum
+from tests.protocol.secure_aggregation.sums import QUESTION, Sum
 
-FORMAT = 10
+FORMAT = 11
 FILE = Path(__file__).with_name("vectors.json")
 CONTEXT = SumContext("study-1", "1f" * 32, "2e" * 32, 7, 1, 3)
 ROWS = np.array([[1.5, -2.0, 0.25], [2.0, 1e6, 0.0], [-4.0, 0.5, 8.0], [0.125, -1.0, 3.0]])
@@ -61,6 +61,8 @@ def made() -> dict[str, Any]:
         "sites": sites,
         "announced": one.announced,
         "cohort": one.cohort,
+        "question": QUESTION,
+        "masks": CONTEXT.masks(one.cohort, QUESTION),
         "survivors": list(one.survivors),
         "confirmed_text": confirmation_text(CONTEXT, step).decode(),
         "confirmations": {said.site: said.signature for said in one.confirmations},

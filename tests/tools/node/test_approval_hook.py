@@ -22,6 +22,12 @@ from fedapp.tools.node.approvals import Approvals
 from tests.tools.node.test_app_bundle import fab
 from tests.tools.node.test_approvals import APP, FAB
 
+LATER = SCHEMA + 1
+
+
+def speaks(writes, first, last):
+    return f"SCHEMA = {writes}\n# more\nREADS = ({first}, {last})\n".encode()
+
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
@@ -201,10 +207,10 @@ def test_the_installed_app_does_a_run_of_a_neighbouring_version(standing_in, tmp
     ({"fedapp/learn/steps.py": b""}, "computes numbers by other files (fedapp/learn/steps.py)"),
     ({"fedapp/methods/new.py": b"", "fedapp/site/privacy_budget.py": b""}, "new.py and 1"),
     ({"fedapp/core/rng.py": None}, "fedapp/core/rng.py"),
-    ({"fedapp/protocol/messages.py": b"SCHEMA = 11\nREADS = (11, 11)\n"},
-     "writes messages 11 (understands 11 to 11), the code here 10"),
-    ({"fedapp/protocol/messages.py": b"SCHEMA = 11\nREADS = (10, 11)\n"}, "writes messages 11"),
-    ({"fedapp/protocol/messages.py": b"SCHEMA = 10\nREADS = (11, 11)\n"}, "writes messages 10"),
+    ({"fedapp/protocol/messages.py": speaks(LATER, LATER, LATER)},
+     f"writes messages {LATER} (understands {LATER} to {LATER}), the code here {SCHEMA}"),
+    ({"fedapp/protocol/messages.py": speaks(LATER, SCHEMA, LATER)}, f"writes messages {LATER}"),
+    ({"fedapp/protocol/messages.py": speaks(SCHEMA, LATER, LATER)}, f"writes messages {SCHEMA}"),
     ({"fedapp/protocol/messages.py": b"SCHEMA = nine\n"}, "does not say which messages"),
 ])  # fmt: skip
 def test_where_numbers_or_messages_are_others_it_does_not_and_says_why(standing_in, files, said):
@@ -221,7 +227,7 @@ def test_a_version_whose_messages_are_others_but_understood_is_stood_in_for(stan
     assert standing_in.ran == 1
 
 
-SPEAKS = b"SCHEMA = 10\n# more\nREADS = (9, 12)\n"
+SPEAKS = speaks(SCHEMA, SCHEMA - 1, SCHEMA + 2)
 
 
 @pytest.mark.parametrize("word", ["refused", "taken back"])
