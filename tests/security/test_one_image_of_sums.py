@@ -159,6 +159,37 @@ def test_guesses_tell_all_of_a_few_unlabelled_images(tmp_path):
     assert found(solved(basis, misfit), true) == len(true)
 
 
+def test_a_server_that_breaks_the_rules_reads_one_of_many_images_from_guesses(tmp_path):
+    """It asks for the sum over images whose first feature is above a bound, until there is one.
+
+    Nothing stops it but an epsilon, or no guesses: SECURITY.md says so.
+    """
+    method = OneRound(guesses=1, answer="common")
+    deals = (Deal(20, 200, 12), *FEW[1:])
+    played = play(toy(method, tmp_path, deals, rounds__num_rounds=1))
+    task, site = played.at_the_end(0)
+    [ref] = task.models[SOLUTION]
+    honest = Solution.from_params(site.contents(ref))
+    low, high, questions = -1.0, 1.0, 0
+    counts = guesses = torch.zeros(10)
+    while round(counts[0].item()) != 1 and questions < 30:
+        bound, questions = (low + high) / 2, questions + 1
+        weight, bias = torch.zeros_like(honest.weight), torch.full_like(honest.bias, -1e6)
+        weight[0, 0], bias[0], bias[1] = 1e6, -1e6 * bound, 0.0
+        made = replace(honest, weight=weight, bias=bias, own_weight=0.0).to_params()
+        lie = replace(ref, digest=f"{questions:064d}")
+        there = replace(site, contents=lambda of, lie=lie, made=made: (
+            made if of == lie else site.contents(of)
+        ))  # fmt: skip
+        asked = replace(task, action=GUESS, models={**task.models, SOLUTION: (lie,)})
+        [sent] = method.site_round(asked, there).contents.values()
+        found = Guesses.from_params(sent)
+        counts, guesses = found.counts, found.by_class[0]
+        low, high = (bound, high) if counts[0] > 1 else (low, bound)
+    assert questions <= 10
+    assert (features_of(played, "unlabelled") - guesses).norm(dim=1).min() < 1e-5
+
+
 @pytest.mark.parametrize(("asked", "setting"), [
     ((GUESS, {}), "method.guesses"), ((COUNT, {OTHERS: 1.0}), "method.guesses"),
     ((REGRESS, {}), "method.regression_steps"), ((RELEASE, {}), "privacy.epsilon"),
