@@ -188,7 +188,7 @@ def halved(x: Tensor) -> Tensor:
     count = x.numel() // 8
     drawn = torch.randint(-(2**63), 2**63 - 1, (count // 8 + 1,)).view(torch.uint8)[:count]
     bits = torch.from_numpy(np.unpackbits(drawn.numpy(), bitorder="little")).view(x.shape)
-    return bits.to(x.device, x.dtype).mul_(x).mul_(2)
+    return bits.mul_(2).to(x.device, x.dtype).mul_(x)  # one pass over bytes in place of floats
 
 
 @settings(frozen=True, config=CLOSED)
