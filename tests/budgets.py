@@ -56,7 +56,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/*": (60, 3),
     "fedapp/core": (1_558, 18),
     "fedapp/privacy": (270, 4),
-    "fedapp/protocol": (1_413, 17),
+    "fedapp/protocol": (1_414, 17),
     "fedapp/data": (3_851, 33),
     "fedapp/evaluation": (867, 8),
     "fedapp/learn": (2_900, 40),
@@ -64,8 +64,8 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/methods": (6_344, 67),
     "fedapp/experiment": (1_380, 9),
     "fedapp/models": (1_226, 10),
-    "fedapp/site": (2_662, 17),
-    "fedapp/server": (2_362, 15),
+    "fedapp/site": (2_714, 17),
+    "fedapp/server": (2_364, 15),
     "fedapp/reports": (4_620, 24),
     "fedapp/simulation": (611, 8),
     "fedapp/tools": (5_562, 46),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_889, 35),
-    "tests": (51_342, 410),
+    "tests": (51_424, 410),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

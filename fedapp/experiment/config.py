@@ -314,6 +314,15 @@ def config_keys() -> dict[str, str]:
     return keys
 
 
+def computing_settings(experiment: Experiment) -> str:
+    """Return those of the `MACHINE_KEYS` that change what a site answers, as JSON.
+
+    In masked sums they are a part of the question, so that a server cannot give one site others.
+    """
+    of = experiment.runtime
+    return json.dumps([of.device, of.precision, of.threads, of.deterministic, of.models])
+
+
 def experiment_digest(experiment: Experiment) -> str:
     """Return the SHA-256, in hex, of the settings that decide what is computed.
 

@@ -373,7 +373,8 @@ class Task:
     @property
     def common_question(self) -> "Task":
         """The part of `question` that is the same for every member of a masked sum."""
-        return replace(self.question, site=0, own=ModelRef(0, 0, "0" * 64))
+        numbers = {name: float(number) for name, number in self.numbers.items()}  # as they arrive
+        return replace(self.question, site=0, own=ModelRef(0, 0, "0" * 64), numbers=numbers)
 
     def refs(self) -> tuple[ModelRef, ...]:
         """Return all models that the task refers to, each content once, in a fixed order."""

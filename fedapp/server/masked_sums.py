@@ -22,6 +22,7 @@ from safetensors.torch import load
 
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ProtocolError, RunError, StoreError
+from fedapp.experiment.config import computing_settings
 from fedapp.learn.model_caches import PARSED_MODELS
 from fedapp.learn.params import Params, digest_of, to_bytes
 from fedapp.methods._summed import (
@@ -281,7 +282,7 @@ class SummedPhases:
         total, private = self._add_numbers(task, steps, layout, skipped)
         survivors = tuple(sorted(private))
         self._check_enough(survivors, members, "added their numbers")
-        question = question_digest(task)
+        question = question_digest(task, computing_settings(self.phases.experiment))
         return total, Opening(context.attempt, members, survivors, used, sealed, private, question)
 
     def _is_valid(
@@ -335,7 +336,7 @@ class SummedPhases:
         phases, pool = self.phases, self.phases.pool
         before, schema = phases.schemas, {MASKED_ROW: ((layout.size,), torch.int64)}
         phases.schemas = {**before, MASKED: schema}
-        transport = phases.experiment.transport
+        transport, kept = phases.experiment.transport, dict(phases.state.private)
         try:
             tasks = [self._task_for(task, k, step, task.models) for k, step in steps.items()]
             failed: dict[int, str] = {}
@@ -351,6 +352,7 @@ class SummedPhases:
         finally:
             phases.schemas = before
             pool.drop_role(MASKED)
+            phases.state.private = kept  # as long as the sum is not opened sites begin from there
         return total, private
 
     def _open_sum(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedapp.core.errors import ConfigError
 from fedapp.core.settings import members_of
-from fedapp.experiment.config import experiment_digest
+from fedapp.experiment.config import computing_settings, experiment_digest
 from fedapp.experiment.experiment import Experiment
 from fedapp.protocol.messages import Origin
 from fedapp.protocol.secure_aggregation.keys import Signer, fingerprint
@@ -40,6 +40,7 @@ def simulated(experiment: Experiment, number: int) -> Membership:
         identity="",
         experiment="",
         secret=simulated_secret(seed, number),
+        computing=computing_settings(experiment),
     )
 
 
@@ -79,6 +80,7 @@ def registered(
         identity=origin.identity,
         experiment=experiment_digest(experiment),
         vouched=vouched,
+        computing=computing_settings(experiment),
     )
 
 

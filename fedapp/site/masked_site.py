@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedapp.core.errors import RunError, one_line
+from fedapp.core.errors import DataError, StoreError, one_line
 from fedapp.learn.params import Params, Schema, digest_of, to_bytes, without
 from fedapp.methods._summed import (
     FACT_COUNTS,
@@ -28,6 +28,7 @@ from fedapp.methods._summed import (
 )
 from fedapp.methods.base import Contents, SiteContext, SiteReport
 from fedapp.protocol.messages import (
+    EVALUATE,
     MASKED,
     MODEL,
     Incoming,
@@ -45,6 +46,15 @@ if TYPE_CHECKING:  # it needs cryptography
 
 log = logging.getLogger(__name__)
 
+_SAID = (
+    DataError,
+    StoreError,
+    OSError,
+    MemoryError,
+    torch.OutOfMemoryError,
+    torch.AcceleratorError,
+)
+"""What a site that cannot work says so of: no model that a server sends brings it about."""
 FAILED = "failed"
 """Metric of a report that stays at the site: its work came to no numbers."""
 
@@ -67,6 +77,7 @@ class MaskedSite(SiteClient):
     def _incoming(self, task: Task, payloads: Mapping[str, bytes]) -> Incoming:
         assert task.sum is not None
         if task.sum.stage == "add":
+            self.summing.begin(task)
             return super()._incoming(task, payloads)
         answer = self.summing.step(task)
         own = task.own.digest
@@ -87,10 +98,9 @@ class MaskedSite(SiteClient):
         return {**{OWN + n: w_0[n] for n in self.shared[MODEL]}, VERSION: torch.tensor(0)}
 
     def _own_ref(self, task: Task, own: Params) -> ModelRef:
-        if not (version := int(own[VERSION])):
-            return task.own
+        # Nothing of the task's: a server that named each site another would ask each another thing.
         model = {n: own[OWN + n] for n in self.shared[MODEL]}
-        return ModelRef(task.site, version, digest_of(to_bytes(model)))
+        return ModelRef(task.site, int(own[VERSION]), digest_of(to_bytes(model)))
 
     def _kept_model(self, report: SiteReport, context: SiteContext, before: OwnState) -> Params:
         new = report.params
@@ -103,10 +113,11 @@ class MaskedSite(SiteClient):
     def _apply_rule(self, task: Task, context: SiteContext) -> SiteReport:
         try:
             return super()._apply_rule(task, context)
-        except (RunError, ArithmeticError, RuntimeError, ValueError) as error:
+        except _SAID:
+            raise
+        except Exception as error:
             # A simulated site has nothing to hide, and a protected one has its own way.
-            hides = self.real and context.protection is None
-            if not hides or isinstance(error, torch.OutOfMemoryError):
+            if not self.real or context.protection is not None:
                 raise
             log.exception("site %d, round %d: %s", task.site, task.round, one_line(error))
             return SiteReport(metrics={FAILED: 1})
@@ -133,12 +144,12 @@ class MaskedSite(SiteClient):
         )
         finds, scored = bool(self.experiment.data.findings), self.experiment.rounds.pooled_auroc
         layout = Layout.of(method, task, self.shared, len(self.classes), finds, scored)
-        words = self._masked(task, layout.row(added), layout, context)
+        words = self._masked(task, layout.row(added), layout, context, private)
         blob = to_bytes({MASKED_ROW: torch.from_numpy(words.view(np.int64))})
         named = {MASKED: digest_of(blob)}
         if self.shares_pool:
             self.store.put(blob)
-        held = {task.own.digest, *(ref.digest for ref in report.holds)}
+        held = {ref.digest for ref in task.refs()}  # not what it needs: that may tell of its images
         answer = Reply(
             task.site,
             task.round,
@@ -149,12 +160,18 @@ class MaskedSite(SiteClient):
         )
         return Incoming(answer, {named[MASKED]: blob})
 
+    def _keep(self, task: Task, report: SiteReport, context: SiteContext, before: OwnState) -> str:
+        if self.real and task.action != EVALUATE and report.memory is None:
+            # Written anew in any case, so that a new digest does not tell whether it has learned.
+            report = replace(report, memory=context.memory)
+        return super()._keep(task, report, context, before)
+
     def _masked(
-        self, task: Task, row: Row, layout: Layout, context: SiteContext
+        self, task: Task, row: Row, layout: Layout, context: SiteContext, left: str
     ) -> NDArray[np.uint64]:
-        """Return a row of numbers as it leaves: as masked words."""
+        """Return a row of numbers as it leaves: as masked words. left: as of `Summing.masked`."""
         assert task.sum is not None
         held = within_range(row, max_number(len(task.sum.members))) if self.real else row
         if held is not row:
             log.error("site %d, round %d: no numbers, or NaN, or too large", task.site, task.round)
-        return self.summing.masked(task, held)
+        return self.summing.masked(task, held, left=left)

@@ -38,6 +38,7 @@ from pydantic.dataclasses import dataclass as checked
 from fedapp.core.disk import write_atomic
 from fedapp.core.errors import ProtocolError, StoreError
 from fedapp.core.settings import CLOSED
+from fedapp.protocol.codec import encode
 from fedapp.protocol.messages import SumAnswer, SumStep, Task
 from fedapp.protocol.secure_aggregation.context import SumContext, question_digest
 from fedapp.protocol.secure_aggregation.fixed_point import to_words
@@ -65,6 +66,7 @@ class Membership:
     and the digest of its settings. secret: in a simulation, a secret that follows from the seed;
     None: 32 random bytes that the site keeps. vouched: most members that the site believes to be
     real sites when it makes its share of the noise; None: all, since the site knows their keys.
+    computing: as of `config.computing_settings`.
     """
 
     site: int
@@ -76,6 +78,7 @@ class Membership:
     experiment: str
     secret: bytes | None = field(default=None, repr=False)
     vouched: int | None = None
+    computing: str = ""
 
 
 @checked(frozen=True, config=CLOSED)
@@ -83,8 +86,9 @@ class Attempt:
     """An attempt at a sum, and the stage that the site has reached in it.
 
     number: counts from 1. nonce: its keys follow from it; in hex, empty in a simulation. members,
-    announced: the cohort and the digest of its announcements, once the secrets are shared. row:
-    digest of the words that were added. survivors: digest of the list that was confirmed.
+    announced: the cohort and the digest of its announcements, once the secrets are shared. asked:
+    digest of the task of the step that adds. row: digest of the words that were added. survivors:
+    digest of the list that was confirmed.
     """
 
     number: int
@@ -92,6 +96,7 @@ class Attempt:
     stage: Literal["announced", "shared", "added", "confirmed"] = "announced"
     members: tuple[int, ...] = ()
     announced: str = ""
+    asked: str = ""
     row: str = ""
     survivors: str = ""
 
@@ -102,7 +107,9 @@ class Entry:
 
     round, number: of the newest sum. run: digest of the name and the settings of that sum's run.
     attempt: the newest attempt at it. alive: an earlier attempt at it, to which the site added a
-    row, and which may still be opened. final: round and number of the newest confirmed sum.
+    row, and which may still be opened. final: round and number of the newest confirmed sum. state:
+    digest of the private state with which the site does this sum. ahead: of that which it left it
+    with; the server goes on from either, as the sum was opened with the site's row or without it.
     """
 
     round: int = NO_SUM
@@ -111,6 +118,8 @@ class Entry:
     attempt: Attempt = Attempt(0)
     alive: Attempt | None = None
     final: tuple[int, int] = (NO_SUM, NO_SUM)
+    state: str = ""
+    ahead: str = ""
 
     @property
     def sum(self) -> tuple[int, int]:
@@ -137,16 +146,31 @@ class Summing:
         with self._locked():
             return self._step(task)
 
+    def begin(self, task: Task) -> None:
+        """Note what the site is to add, before it looks at an image. Raises as `step`.
+
+        Under one set of keys it does one task: else a server could ask two, and learn from the
+        refusal of other numbers whether they have the same answer. It also does no task with a
+        state of long ago: else a server could put all sites but one back to the beginning.
+        """
+        with self._locked():
+            self._begin(task)
+
     def masked(
-        self, task: Task, numbers: NDArray[np.float64], noise: Noise | None = None
+        self,
+        task: Task,
+        numbers: NDArray[np.float64],
+        noise: Noise | None = None,
+        left: str = "",
     ) -> NDArray[np.uint64]:
         """Return numbers [D] as they leave: in fixed point, with noise, and masked.
 
         noise: is called only if the step names the right cohort, since calling it pays for a
-        release; None: no noise is added. Raises as `step`.
+        release; None: no noise is added. left: digest of the site's private state after the task.
+        Raises as `step`.
         """
         with self._locked():
-            return self._masked(task, numbers, noise)
+            return self._masked(task, numbers, noise, left)
 
     def counted(self, step: SumStep) -> int:
         """Return how many members the site expects to add noise to a sum."""
@@ -164,14 +188,35 @@ class Summing:
             return self._share(task, step, entry, site)
         return self._opened(task, step, entry, site)
 
+    def _begin(self, task: Task) -> Entry:
+        step = task.sum
+        assert step is not None
+        entry = self._current(task, step)
+        attempt, asked = entry.attempt, _digest(encode(replace(task, sum=None)))
+        self._check_cohort(task, step, attempt)
+        if attempt.asked == asked:
+            return entry
+        if attempt.asked:
+            raise ProtocolError(
+                f"{_label(task, step)}: another task than before under the same keys; the server "
+                "must ask for new keys, in another attempt"
+            )
+        if task.private not in (entry.state, entry.ahead):
+            raise ProtocolError(
+                f"{_label(task, step)}: names another state than this site left the newest sum "
+                "with: go on from the newest checkpoint"
+            )
+        begun = replace(attempt, asked=asked)
+        self._write(entry := replace(entry, attempt=begun, state=task.private, ahead=task.private))
+        return entry
+
     def _masked(
-        self, task: Task, numbers: NDArray[np.float64], noise: Noise | None
+        self, task: Task, numbers: NDArray[np.float64], noise: Noise | None, left: str
     ) -> NDArray[np.uint64]:
         step = task.sum
         assert step is not None
-        entry, context = self._current(task, step), self._context(task, step)
+        entry, context = self._begin(task), self._context(task, step)
         attempt = entry.attempt
-        self._check_cohort(task, step, attempt)
         words = to_words(numbers, len(step.members))
         if noise is not None:
             key = context.bind("noise", context.cohort(step.members, step.announced))
@@ -182,10 +227,13 @@ class Summing:
                 f"{_label(task, step)}: other numbers than before under the same keys; the server "
                 "must ask for new keys, in another attempt"
             )
-        masked = self._masks(attempt).add_masks(context, step, words, question_digest(task))
+        masked = self._masks(attempt).add_masks(
+            context, step, words, question_digest(task, self.membership.computing)
+        )
         self._check_dead(task, context, step, entry.alive)
         if attempt.stage == "shared":
-            self._write(replace(entry, attempt=replace(attempt, stage="added", row=row)))
+            added = replace(attempt, stage="added", row=row)
+            self._write(replace(entry, attempt=added, ahead=left))
         return masked
 
     def _announce(self, task: Task, step: SumStep) -> SumAnswer:
@@ -214,7 +262,8 @@ class Summing:
                 )
         nonce = "" if self.membership.secret is not None else secrets.token_hex(_SECRET_BYTES)
         attempt = Attempt(step.attempt, nonce)
-        self._write(Entry(*asked, run, attempt, alive, before.final))
+        ahead = before.state if asked == before.sum else before.ahead
+        self._write(Entry(*asked, run, attempt, alive, before.final, before.state, ahead))
         return self._masks(attempt).announce(self._context(task, step))
 
     def _share(self, task: Task, step: SumStep, entry: Entry, site: MaskSite) -> SumAnswer:
@@ -250,7 +299,8 @@ class Summing:
         answer = site.confirm(self._context(task, step), step)
         if attempt.stage == "added":  # written before the answer leaves, since it is final
             last = replace(attempt, stage="confirmed", survivors=survivors)
-            self._write(replace(entry, attempt=last, alive=None, final=entry.sum))
+            left = entry.ahead
+            self._write(replace(entry, attempt=last, alive=None, final=entry.sum, state=left))
         return answer
 
     # --- what is checked --------------------------------------------------------------------------

@@ -86,11 +86,11 @@ class ProtectedMaskedSite(ProtectedSite, MaskedSite):
         return replace(report, metrics={**report.metrics, NOISE_SHARE: share})
 
     def _masked(
-        self, task: Task, row: Row, layout: Layout, context: SiteContext
+        self, task: Task, row: Row, layout: Layout, context: SiteContext, left: str
     ) -> NDArray[np.uint64]:
         method = self.experiment.method
 
         def noise(key: bytes, counted: int) -> Integers:
             return row_noise(task, key, counted, layout, context, method, self.releases)
 
-        return self.summing.masked(task, within_bound(task, row), noise)
+        return self.summing.masked(task, within_bound(task, row), noise, left)

@@ -339,7 +339,10 @@ class Unmasked:
     def counted(self, step):
         return len(step.members)
 
-    def masked(self, task, numbers, noise):
+    def begin(self, task):
+        pass
+
+    def masked(self, task, numbers, noise, left):
         return to_words(numbers, 4) + noise(b"k", 4).view(np.uint64)
 
 

@@ -14,13 +14,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load
 
 from fedapp.core.errors import DataError, ProtocolError, RunError, StoreError
-from fedapp.experiment.config import load_experiment
+from fedapp.experiment.config import computing_settings, load_experiment
 from fedapp.learn.params import digest_of, to_bytes
 from fedapp.methods._summed import Contribution, Layout
 from fedapp.methods.averaging.fedavg import FedAvg
 from fedapp.methods.base import MethodState
 from fedapp.methods.closed_form._contents import OPTIONAL
 from fedapp.methods.recommended._stack import FIT, FITTED, NUMBERS
+from fedapp.protocol.codec import decode_request, encode
 from fedapp.protocol.messages import (
     ALL_SITES,
     COHORT,
@@ -28,11 +29,13 @@ from fedapp.protocol.messages import (
     MASKED,
     MODEL,
     Incoming,
+    ModelRef,
     Refusal,
     Reply,
     SiteFacts,
     Task,
 )
+from fedapp.protocol.secure_aggregation.context import question_digest
 from fedapp.protocol.secure_aggregation.secret_sharing import SHARE_BYTES
 from fedapp.protocol.secure_aggregation.simulated_keys import simulated_agreed
 from fedapp.protocol.store import ModelStore
@@ -307,7 +310,7 @@ def test_did_masks_not_name_the_question_the_site_asked_alone_would_be_read(tmp_
     """Else the test above showed nothing: of nine classes all answers are those of one site."""
     over = {"rounds.sample_rate": 1.0, "rounds.num_rounds": 1}
     for module in ("fedapp.site.masked_sums", "fedapp.server.masked_sums"):
-        monkeypatch.setattr(f"{module}.question_digest", lambda task: "")
+        monkeypatch.setattr(f"{module}.question_digest", lambda *_: "")
     sums = []
     for of in (2, None):  # None: all sites are asked that, as the server could ask them itself
         with monkeypatch.context() as patch:
@@ -339,11 +342,17 @@ def test_a_real_site_whose_arithmetic_fails_is_not_told_from_the_others(
 
     monkeypatch.setattr(FedAvg, "site_round", site_round)
     monkeypatch.setattr(SiteClient, "real", real)
-    tampered(monkeypatch, lambda task, incoming: answers.append(incoming.answer) or incoming)
+    tampered(monkeypatch, lambda task, of: answers.append((task, of.answer)) or of)
     if real:
         with pytest.raises(RunError, match="some member of a masked sum could not do its work"):
             run_loopback(experiment(tmp_path))
-        assert all(isinstance(one, Reply) for one in answers)
+        seen = {}
+        for task, said in answers:  # beside the words, all sites say the same
+            assert isinstance(said, Reply)
+            beside = (said.private == task.private, said.held, said.metrics, said.evaluations)
+            when = task.action, task.round, task.sum.number, task.sum.stage
+            assert seen.setdefault(when, beside) == beside
+        assert any(when[0] == "train" and not beside[0] for when, beside in seen.items())
     else:  # who simulates is told which site it was
         _, folder = run_loopback(experiment(tmp_path))
         assert rows(folder)[-1]["skipped"].keys() == {"2"}
@@ -363,6 +372,45 @@ def test_a_site_that_cannot_work_says_so(error, tmp_path, monkeypatch):
     monkeypatch.setattr(SiteClient, "real", True)
     _, folder = run_loopback(experiment(tmp_path))
     assert rows(folder)[-1]["skipped"].keys() == {"2"}
+
+
+def test_nothing_hangs_on_the_model_that_the_server_calls_a_sites_own(tmp_path, monkeypatch):
+    """Else it could name each site another one, and ask each another thing by one question."""
+    honest = SummedPhases._task_for
+    right = run_loopback(experiment(tmp_path / "right"))[1]
+
+    def task_for(self, task, site, step, models):
+        asked = honest(self, task, site, step, models)
+        if step.stage == "add" and site % 2 and (known := models.get("server")):
+            return replace(asked, own=replace(known[0], site=site, version=site))
+        return asked
+
+    monkeypatch.setattr(SummedPhases, "_task_for", task_for)
+    lied = run_loopback(experiment(tmp_path / "lied"))[1]
+    assert pool(lied) == pool(right)
+    assert rows(lied)[-1]["mean_test_accuracy"] == rows(right)[-1]["mean_test_accuracy"]
+
+
+def test_who_computes_by_other_settings_than_the_others_is_in_no_sum(tmp_path, monkeypatch):
+    """Those that a run may differ in, too: a server could give one site others."""
+    one = experiment(tmp_path, **{"runtime.models": True})
+    for key, value in (("models", False), ("precision", "bfloat16"), ("device", "auto")):
+        other = experiment(tmp_path, **{"runtime.models": True, f"runtime.{key}": value})
+        assert computing_settings(other) != computing_settings(one)
+    said = iter(range(100))
+    where = "fedapp.site.mask_identity.computing_settings"
+    monkeypatch.setattr(where, lambda experiment: str(next(said) == 2))
+    with pytest.raises(RunError, match="or was asked something else than the others"):
+        run_loopback(one)
+
+
+def test_a_number_is_named_as_it_arrives():
+    """A server's 0 is a site's 0.0, and a mask that both must know hangs on it."""
+    task = Task(0, 1, "learn", ModelRef(0, 0, "0" * 64), numbers={"step": 0})
+    arrived = decode_request(encode(task))
+    assert arrived.numbers == {"step": 0.0} and isinstance(arrived.numbers["step"], float)
+    assert question_digest(arrived, "") == question_digest(task, "") != question_digest(task, "x")
+    assert question_digest(replace(task, numbers={"step": 1}), "") != question_digest(task, "")
 
 
 def test_a_site_answers_no_plain_task_in_a_masked_run(tmp_path, monkeypatch):
@@ -435,15 +483,16 @@ class Adding:
 
     def answer(self, task):
         k, whole = task.site, Reply(task.site, task.round, task.own.digest, private=task.private)
+        kept = f"{k:064x}"
         try:
             if task.sum.stage != "add":
                 return Incoming(replace(whole, sum=self.sites[k].step(task)))
             layout = Layout.of(self.phases.experiment.method, task, self.schemas, 2)
-            words = self.sites[k].masked(task, layout.row(self.row(k)))
+            words = self.sites[k].masked(task, layout.row(self.row(k)), left=kept)
         except ProtocolError as error:
             return Incoming(Refusal(k, task.round, str(error)))
         blob = to_bytes({"words": torch.from_numpy(words.view(np.int64))})
-        named, kept = digest_of(blob), f"{k:064x}"
+        named = digest_of(blob)
         return Incoming(replace(whole, contents={MASKED: named}, private=kept), {named: blob})
 
     def row(self, k):
@@ -548,7 +597,7 @@ def test_all_who_are_here_or_the_cohort_are_asked_each_for_its_own(tmp_path):
         assert task.own == run.phases.pool.latest(task.site)
         assert task.models == ({"server": (sent,)} if first and task.sum.stage == "add" else {})
         assert task.private == (f"{task.site:064x}" if task.site in kept else "")
-        kept |= {task.site} if task.sum.stage == "add" else set()
+        kept |= {task.site} if task.sum.stage == "open" else set()
     asked = [
         {t.site for t in run.asked if (t.round, t.sum.number) == which}
         for which in dict.fromkeys(numbers)

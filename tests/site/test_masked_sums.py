@@ -116,7 +116,7 @@ class Server:
     def unmasked(self, total, survivors, members=None):
         members = self.members if members is None else members
         opened = {k: self.open(k, survivors, members) for k in survivors if k in self.confirmed}
-        question = question_digest(self.task(0, None))
+        question = question_digest(self.task(0, None), self.sites[0].membership.computing)
         given = total, self.announcements, opened
         return unmask(self.context, question, members, survivors, *given).words
 
@@ -168,6 +168,59 @@ def test_other_numbers_under_the_same_keys_are_refused(server):
     assert (server.add(0, [1.0, 2.0]) == first).all()  # the same again is the same
     with refused("other numbers than before under the same keys"):
         server.add(0, [1.0, 2.5])
+
+
+@pytest.mark.parametrize("other", [
+    {"action": "test"}, {"numbers": {"step": 1.0}}, {"own": ModelRef(0, 1, "1" * 64)},
+], ids=str)  # fmt: skip
+def test_another_task_under_the_same_keys_is_refused_whatever_its_numbers(server, other):
+    """Before an image is read: else the refusal of other numbers says whether two tasks differ."""
+    task = server.task(0, server.linked(0, "add"))
+    server.sites[0].begin(task)
+    server.sites[0].begin(task)  # the same again
+    with refused("another task than before under the same keys"):
+        server.sites[0].begin(replace(task, **other))
+    server.sites[0].masked(task, np.array([1.0]))
+    with refused("another task than before under the same keys"):
+        server.sites[0].masked(replace(task, **other), np.array([1.0]))
+
+
+def test_no_site_goes_back_to_a_state_before_the_newest_sum(server):
+    """Else all sites but one could be put back to the beginning, where their answers are known.
+
+    Site 3 is not asked to confirm, so it cannot know whether the sum has its row: it goes on from
+    before or from after it, until the server has named one of both.
+    """
+    new, newer = "a" * 64, "b" * 64
+
+    def add(k, private, left):
+        task = replace(server.task(k, server.linked(k, "add")), private=private)
+        server.sites[k].masked(task, np.array([1.0]), left=left)
+
+    def begin(round, attempt):
+        server.round, server.attempt = round, attempt
+        server.announce(attempt)
+        server.share()
+
+    for k in server.members:
+        add(k, "", new)
+    for k in (0, 1, 2):
+        server.confirm(k, server.members)
+    begin(4, 1)
+    for k, others in ((0, ("", newer)), (3, (newer,))):
+        for private in others:
+            with refused("names another state than this site left the newest sum with"):
+                add(k, private, newer)
+        add(k, new, newer)
+    begin(4, 2)  # of the first attempt nothing is left
+    for k in (0, 3):
+        for private in ("", newer):
+            with refused("names another state"):
+                add(k, private, newer)
+    earlier = tuple(server.earlier.values())
+    for k in server.members:
+        step = server.linked(k, "add", earlier=earlier)
+        server.sites[k].begin(replace(server.task(k, step), private=new))
 
 
 def test_secrets_are_shared_among_one_cohort_only(server):
@@ -431,9 +484,11 @@ def test_a_damaged_journal_ends_the_sites_part(text, server):
 def test_the_journal_holds_no_secret_and_no_number(server):
     added(server)
     found = json.loads((server.sites[0].root / "journal.json").read_text())
-    assert found.keys() == {"round", "number", "run", "attempt", "alive", "final"}
+    assert found.keys() == {
+        "round", "number", "run", "attempt", "alive", "final", "state", "ahead",
+    }  # fmt: skip
     assert found["attempt"].keys() == {
-        "number", "nonce", "stage", "members", "announced", "row", "survivors",
+        "number", "nonce", "stage", "members", "announced", "asked", "row", "survivors",
     }  # fmt: skip
 
 

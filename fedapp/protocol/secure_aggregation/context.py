@@ -61,9 +61,10 @@ class SumContext:
         return self.digest("masks", cohort, question)
 
 
-def question_digest(task: Task) -> str:
+def question_digest(task: Task, computing: str) -> str:
     """Return the digest, in hex, of what a task asks of every member of a masked sum.
 
-    It covers the action, the round, all numbers and the digests of all models.
+    It covers the action, the round, all numbers and the digests of all models. computing: as of
+    `config.computing_settings`.
     """
-    return hashlib.sha256(encode(task.common_question)).hexdigest()
+    return hashlib.sha256(encode(task.common_question) + computing.encode()).hexdigest()
