@@ -83,7 +83,7 @@ def test_an_image_goes_through_the_body_once_in_a_whole_run(tmp_path, monkeypatc
 
 
 def _known(fields):
-    body = _body(fields["body"], fields["weights"], fields["weights_sha256"], "", 0)
+    body = _body(fields["body"], fields["weights"], fields["weights_sha256"], "", 0, True)
     return body.recalled[torch.float32]._known
 
 

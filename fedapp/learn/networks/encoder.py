@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.frozen_answers import CachedAnswers
 from fedapp.learn.networks._body import read_body, trained_modules, width
+from fedapp.learn.networks._folding import FOLDING, folded
 from fedapp.learn.networks._weights import (
     PACKAGED,
     Record,
@@ -37,7 +38,7 @@ class Body:
     def __init__(self, module: nn.Module, record: Record, name: str, sha256: str) -> None:
         self.module = module
         self._size, self.width = record.size, width(module, name, record.size)
-        self.identity = [name, sha256, asdict(record)]
+        self.identity = [name, sha256, asdict(record), FOLDING]
         """Everything that its answers depend on, but for this machine's arithmetic; JSON."""
         of_colours = (torch.tensor(v).view(3, 1, 1) for v in (record.mean, record.std))
         self._mean, self._std = of_colours
@@ -112,8 +113,12 @@ def _is_concrete(x: Tensor) -> bool:
 
 
 @lru_cache(maxsize=2)
-def _body(network: str, file: str, sha256: str, record_sha256: str, size: int) -> Body:
+def _body(
+    network: str, file: str, sha256: str, record_sha256: str, size: int, frozen: bool
+) -> Body:
     module = read_body(network, file, sha256)
+    if frozen:
+        module = folded(module)
     record = read_record(network, file, sha256, record_sha256)
     return Body(module, Record(record.mean, record.std, size or record.size), network, sha256)
 
@@ -177,7 +182,7 @@ class EncoderSettings(NetworkSettings):
     def body_for(self) -> Body:
         """Return the network without its head; this process reads it once. Raises as `network`."""
         file = self.body, self.files[0], self.weights_sha256
-        return _body(*file, self.record_sha256, self.size)
+        return _body(*file, self.record_sha256, self.size, self.trained == "head")
 
     def network(self, inputs: tuple[int, ...], num_classes: int) -> Encoder:
         """Build the network; everything except the head comes from the file, on every machine.
