@@ -317,7 +317,8 @@ class Classes:
         means = torch.where(both[:, None] > 0, sums / both.clamp_min(1e-12)[:, None], self.means)
         apart = own - means[labels]
         total = self.images + weight * len(own)
-        within = (self.images * self.within + weight * apart.T @ apart) / max(total, 1)
+        within = weight * apart.T @ apart  # in place: a copy takes as long as a product
+        within.add_(self.images * self.within).div_(max(total, 1))
         noise = (self.counts.square() * self.noise + weight**2 * counts) / both.square()
         return Classes(both, means, within, total, torch.where(both > 0, noise, 0.0))
 
@@ -361,7 +362,8 @@ class Classes:
         return len(inverse) - ridge * float(inverse.trace())
 
     def _factor(self, ridge: float) -> Tensor:
-        regular = self.within + ridge * torch.eye(len(self.within), dtype=torch.float64)
+        regular = self.within.clone()
+        regular.diagonal().add_(ridge)
         factor: Tensor = torch.linalg.cholesky(regular)
         return factor
 
