@@ -317,8 +317,8 @@ class Classes:
         means = torch.where(both[:, None] > 0, sums / both.clamp_min(1e-12)[:, None], self.means)
         apart = own - means[labels]
         total = self.images + weight * len(own)
-        within = weight * apart.T @ apart  # in place: a copy takes as long as a product
-        within.add_(self.images * self.within).div_(max(total, 1))
+        # In place: each copy of [d, d] would take a third of the time of the product.
+        within = (weight * apart.T @ apart).add_(self.images * self.within).div_(max(total, 1))
         noise = (self.counts.square() * self.noise + weight**2 * counts) / both.square()
         return Classes(both, means, within, total, torch.where(both > 0, noise, 0.0))
 
@@ -364,8 +364,7 @@ class Classes:
     def _factor(self, ridge: float) -> Tensor:
         regular = self.within.clone()
         regular.diagonal().add_(ridge)
-        factor: Tensor = torch.linalg.cholesky(regular)
-        return factor
+        return torch.linalg.cholesky(regular)  # type: ignore[no-any-return]
 
     @property
     def _middle(self) -> Tensor:
