@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import pad
 from torchvision.models import get_model
 
 from fedapp.learn.networks import build_model, network_settings
@@ -75,23 +74,13 @@ def test_networks_of_torchvision_answer_alike_and_are_not_changed(name, before, 
     assert_alike(network, made, (2, 3, 64, 64))
 
 
-class Conv2dSame(nn.Conv2d):
-    """timm's: TensorFlow's padding."""
-
-    def forward(self, x):
-        sides = []
-        for size, kernel, stride in zip(x.shape[:1:-1], self.kernel_size, self.stride, strict=True):
-            total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-            sides += [total // 2, total - total // 2]
-        return super().forward(pad(x, sides))
-
-
 @pytest.mark.parametrize(("kernel", "stride", "once"), [
     (3, 2, True), (5, 2, True), (7, 2, True), (4, 2, False), (3, 1, False), (3, 3, False),
     ((3, 5), 2, False),
 ])  # fmt: skip
 def test_tensorflows_padding_without_a_copy(kernel, stride, once):
-    conv = Conv2dSame(4, 8, kernel, stride, groups=2)
+    timm = pytest.importorskip("timm", reason="needs the extra encoder")
+    conv = timm.layers.Conv2dSame(4, 8, kernel, stride, groups=2)
     network = drawn_moments(nn.Sequential(conv, nn.BatchNorm2d(8)))
     made = folded(network)
     assert isinstance(made[0], PaddedOnce) == once and not norms_in(made)
@@ -141,6 +130,45 @@ def test_where_the_norm_stays(how):
 def test_a_norm_without_moments_of_its_own_stays():
     network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1, track_running_stats=False))
     assert folded(network.eval()) is network
+
+
+class Standardised(nn.Conv2d):
+    """Its weights are not what it multiplies by."""
+
+    def forward(self, x):
+        return nn.functional.conv2d(x, self.weight - self.weight.mean())
+
+
+def test_a_convolution_that_changes_its_weights_stays():
+    for conv in (
+        Standardised(2, 2, 1),
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 2, 1)),
+        nn.utils.spectral_norm(nn.Conv2d(2, 2, 1)),
+    ):
+        network = drawn_moments(nn.Sequential(conv, nn.BatchNorm2d(2)))
+        assert folded(network) is network
+
+
+class Remembering(nn.Sequential):
+    """Remembers its last answer."""
+
+    last = None
+
+    def forward(self, x):
+        self.last = super().forward(x)
+        return self.last
+
+
+def test_a_network_is_not_changed_by_being_looked_at():
+    network = drawn_moments(Remembering(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)))
+    made = folded(network)
+    assert not norms_in(made) and network.last is None and made.last is None
+
+
+def test_a_norm_that_is_in_training_stays():
+    network = drawn_moments(nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)))
+    network[1].train()
+    assert folded(network) is network
 
 
 def test_one_layer_under_two_names_is_called_twice():

@@ -15,8 +15,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 FOLDING = "folded 1"
 """Of how networks are computed here: answers kept on disk by another way are made anew."""
-SAME_PADDING = "Conv2dSame"
-"""Name of timm's convolution that pads as TensorFlow does."""
+SAME_PADDING = "timm.Conv2dSame"
+"""timm's convolution that pads as TensorFlow does."""
+_CONVOLUTIONS = ("torch.Conv2d", SAME_PADDING)
+_NORMS = ("torch.BatchNorm2d", "timm.BatchNormAct2d")
+"""Classes that are known to compute what their weights say; a class derived from them may not."""
 
 
 def folded(body: nn.Module) -> nn.Module:
@@ -64,7 +67,7 @@ class PaddedOnce(nn.Module):
 def _pads_same(conv: nn.Conv2d) -> bool:
     odd = conv.kernel_size in ((3, 3), (5, 5), (7, 7))
     plain = conv.stride == (2, 2) and conv.dilation == (1, 1)
-    return type(conv).__name__ == SAME_PADDING and odd and plain
+    return _kind(conv) == SAME_PADDING and odd and plain
 
 
 def _rest_of(norm: nn.BatchNorm2d) -> nn.Module:
@@ -74,18 +77,23 @@ def _rest_of(norm: nn.BatchNorm2d) -> nn.Module:
     return nn.Sequential(norm.get_submodule("drop"), norm.get_submodule("act"))
 
 
-def _foldable(module: nn.Module) -> bool:
-    known = type(module) is nn.BatchNorm2d or type(module).__name__ == "BatchNormAct2d"
-    return known and getattr(module, "running_var", None) is not None
+def _kind(module: nn.Module) -> str:
+    """Return the library and the class of a layer; empty where something else changes it, too."""
+    changed = module._forward_hooks or module._forward_pre_hooks or module.training
+    library = type(module).__module__.partition(".")[0]
+    return "" if changed else f"{library}.{type(module).__name__}"
 
 
 def _pairs(body: nn.Module) -> list[tuple[str, str]]:
     """Return the names of each convolution and the batch norm that alone takes its output."""
+    if not any(_kind(module) in _NORMS for module in body.modules()):
+        return []
+    traced = deepcopy(body)  # a network may remember what went through it
     try:
-        graph = _Tracer().trace(body)
+        graph = _Tracer().trace(traced)
     except Exception:  # a user's own network may do anything; it then works as it is
         return []
-    modules = dict(body.named_modules(remove_duplicate=False))
+    modules = dict(traced.named_modules(remove_duplicate=False))
     calls = [node for node in graph.nodes if node.op == "call_module"]
     times = Counter(id(modules[node.target]) for node in calls)
     found = []
@@ -95,7 +103,8 @@ def _pairs(body: nn.Module) -> list[tuple[str, str]]:
             continue
         conv, norm = modules[before.target], modules[node.target]
         alone = len(before.users) == times[id(conv)] == times[id(norm)] == 1
-        if alone and isinstance(conv, nn.Conv2d) and _foldable(norm):
+        known = _kind(conv) in _CONVOLUTIONS and _kind(norm) in _NORMS
+        if alone and known and norm.running_var is not None:
             found.append((str(before.target), str(node.target)))
     return found
 
