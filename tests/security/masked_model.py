@@ -2,10 +2,11 @@
 
 No code of the project is in it. Honest sites keep their rules. The server and the attacker's sites
 may send what they like: ask in any order, say anything in their own name, show each site other
-members and other survivors, repeat any message that was ever sent, stop a site at any step, begin
-further attempts under other run names, and put an older copy of a site's folder back. The search
-walks through all states that can be reached so and asks of each whether a promise is broken. What
-the server has learned is computed from the secrets that it can put together, not from the rules.
+members and other survivors, ask each a question of its own, repeat any message that was ever sent,
+stop a site at any step, begin further attempts under other run names, and put an older copy of a
+site's folder back. The search walks through all states that can be reached so and asks of each
+whether a promise is broken. What the server has learned is computed from the secrets that it can
+put together, not from the rules. States that sites keep between sums are not in it.
 
 Each rule can be taken away (`without`): then the search must find how the promises fall.
 
@@ -32,6 +33,7 @@ RULES = {
     "cohort": "secrets are shared with the members of one list in an attempt",
     "list": "one list of survivors is confirmed in an attempt",
     "row": "one row is added in an attempt",
+    "question": "the masks between two members are of what each of them was asked",
     "quorum": "twice the quorum is more than members and insiders together",
     "durable": "the journal is written before an answer leaves",
     "added": "which attempt was added to last is kept when a new one is announced",
@@ -109,8 +111,9 @@ class Model:
     """A small federation. The honest sites come first, then the attacker's.
 
     least: members of a sum at least. sums: rounds and numbers, in their order. attempts, runs: how
-    many the server tries. contents: rows that it can make a site compute. backs: how often a folder
-    may be put back; others_only: promises are then asked of the sites to which it did not happen.
+    many the server tries. contents: questions that it can ask a site; each has a row of its own.
+    backs: how often a folder may be put back; others_only: promises are then asked of the sites to
+    which it did not happen.
     kills: a site can also be stopped after the journal was written and before its answer left.
     cohorts: lists of members that the server tries; empty: all. without: rules that are taken away.
     eager: a sum is opened as soon as it can be, which a server does anyway.
@@ -474,7 +477,7 @@ class Model:
         """Return the sums of honest rows that are left when all known masks are taken off.
 
         A row whose own mask is known still has a mask with each honest member where the server has
-        neither one's key; it cancels against that member's row alone.
+        neither one's key; it cancels against that member's row alone, the answer to the same.
         """
         bare = [
             (j, m)
@@ -486,7 +489,7 @@ class Model:
         for first in bare:
             group, wanted, closed = {first[0]: first[1]}, [first], True
             while wanted and closed:
-                j, (_, cohort, _, _) = wanted.pop()
+                j, (_, cohort, asked, _) = wanted.pop()
                 if (j, cohort.keys[j]) in pairs:
                     continue
                 for k, keys in enumerate(cohort.keys):
@@ -496,6 +499,7 @@ class Model:
                         (k, m)
                         for i, m in bare
                         if i == k
+                        and (self.lacks("question") or m[2] == asked)
                         and self.binds(m[1]) == self.binds(cohort)
                         and m[1].keys[k] == keys
                         and m[1].keys[j] == cohort.keys[j]
@@ -521,6 +525,8 @@ class Model:
         if sum(1 for j, _ in rows if not spoilt >> j & 1) < promised:
             names = ", ".join(self.name(j) for j, _ in sorted(rows))
             yield "too few rows", f"the sum of {names} alone is known, {promised} are promised"
+        if len({row[2] for _, row in rows}) > 1:
+            yield "two questions", "the rows of an opened sum answer different questions"
         for j, row in rows:
             if self.others_only and state[j].back:
                 continue
@@ -781,7 +787,7 @@ HOLDS: dict[str, Model] = {
     "two attempts under two run names": Model(attempts=2, runs=2),
     "two sums": Model(sums=2, attempts=1),
     "one attempt, killed at any step": Model(attempts=1, kills=True),
-    "one attempt of two contents": Model(attempts=1, contents=2),
+    "two attempts, two questions": Model(contents=2),
     "two attempts, a folder put back": Model(attempts=2, backs=1),
     "two attempts, nothing taken together": Model(attempts=2, eager=False),
     "three members, one of them the attacker's": Model(honest=2, least=3, attempts=3),
@@ -808,6 +814,7 @@ FALLS: dict[str, Model] = {
     "cohort": Model(honest=4, attempts=1, cohorts=(0b10111, 0b11011)),
     "list": Model(attempts=1, promises=frozenset({"both secrets"})),
     "row": Model(attempts=1, contents=2),
+    "question": Model(attempts=1, contents=2),
     "quorum": Model(honest=2, least=3, promises=frozenset({"both secrets", "too few rows"})),
     "durable": Model(attempts=1),
 }
