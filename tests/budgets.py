@@ -59,7 +59,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/protocol": (1_414, 17),
     "fedapp/data": (3_851, 33),
     "fedapp/evaluation": (867, 8),
-    "fedapp/learn": (2_980, 41),
+    "fedapp/learn": (2_981, 41),
     "fedapp/aggregation": (300, 8),
     "fedapp/methods": (6_344, 67),
     "fedapp/experiment": (1_380, 9),
@@ -74,7 +74,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_889, 35),
-    "tests": (51_563, 411),
+    "tests": (51_570, 411),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

@@ -7,7 +7,7 @@ from torchvision.models import get_model
 
 from fedapp.learn.networks import build_model, network_settings
 from fedapp.learn.networks._folding import PaddedOnce, folded
-from tests.encoders import encoder_fields
+from tests.encoders import encoder_fields, written
 
 
 def norm_of(mean, variance, gamma, beta, channels=1):
@@ -175,6 +175,17 @@ def test_one_layer_under_two_names_is_called_twice():
     conv = nn.Conv2d(2, 2, 1)
     network = drawn_moments(nn.Sequential(conv, nn.BatchNorm2d(2), conv, nn.BatchNorm2d(2)))
     assert folded(network) is network
+
+
+def own() -> nn.Module:
+    pooled = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), *pooled, nn.Linear(2, 2))
+
+
+def test_a_users_own_network_is_computed_as_it_is(tmp_path):
+    fields = written(tmp_path / "w.safetensors", own().state_dict()) | {"body": f"{__name__}:own"}
+    network = build_model(network_settings("encoder", fields), (3, 32, 32), 4)
+    assert norms_in(network._held.body.module) == 1
 
 
 def test_only_a_frozen_encoder_is_folded():

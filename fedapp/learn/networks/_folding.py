@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-FOLDING = "folded 1"
+FOLDING = "folded 2"
 """Of how networks are computed here: answers kept on disk by another way are made anew."""
 SAME_PADDING = "timm.Conv2dSame"
 """timm's convolution that pads as TensorFlow does."""
@@ -26,7 +26,9 @@ def folded(body: nn.Module) -> nn.Module:
     """Return a network in evaluation mode as it is best computed; the body itself is not changed.
 
     Each batch norm that takes the output of one convolution, which goes nowhere else, is folded
-    into it. It is the same object where nothing can be folded, or where torch cannot trace it.
+    into it. It is the same object where nothing can be folded, or where torch cannot trace it. Only
+    for networks of torchvision and timm: a user's own may read its layers' weights, or call a layer
+    by another name, which a trace does not show.
     """
     pairs = _pairs(body)
     if not pairs:
@@ -91,7 +93,7 @@ def _pairs(body: nn.Module) -> list[tuple[str, str]]:
     traced = deepcopy(body)  # a network may remember what went through it
     try:
         graph = _Tracer().trace(traced)
-    except Exception:  # a user's own network may do anything; it then works as it is
+    except Exception:  # branches on values, and the like; it then works as it is
         return []
     modules = dict(traced.named_modules(remove_duplicate=False))
     calls = [node for node in graph.nodes if node.op == "call_module"]

@@ -15,6 +15,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from fedapp.core.plugins import is_function_name
 from fedapp.core.settings import CLOSED, Rate
 from fedapp.learn.frozen_answers import CachedAnswers
 from fedapp.learn.networks._body import read_body, trained_modules, width
@@ -117,7 +118,7 @@ def _body(
     network: str, file: str, sha256: str, record_sha256: str, size: int, frozen: bool
 ) -> Body:
     module = read_body(network, file, sha256)
-    if frozen:
+    if frozen and not is_function_name(network):  # what a user's own code does, no trace can know
         module = folded(module)
     record = read_record(network, file, sha256, record_sha256)
     return Body(module, Record(record.mean, record.std, size or record.size), network, sha256)
