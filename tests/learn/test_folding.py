@@ -61,7 +61,7 @@ def test_a_norm_that_changes_nothing_leaves_the_weights():
 
 @pytest.mark.parametrize(("name", "before", "after"), [
     ("resnet18", 20, 0),
-    ("densenet121", 121, 62),  # 59 norms come after a concatenation or a pooling, or end a block
+    ("densenet121", 121, 62),  # these come after a concatenation or a pooling
     ("mobilenet_v3_small", 34, 0),
     ("shufflenet_v2_x0_5", 56, 0),
     ("squeezenet1_1", 0, 0),

@@ -364,7 +364,8 @@ class Classes:
     def _factor(self, ridge: float) -> Tensor:
         regular = self.within.clone()
         regular.diagonal().add_(ridge)
-        return torch.linalg.cholesky(regular)  # type: ignore[no-any-return]
+        factor: Tensor = torch.linalg.cholesky(regular)
+        return factor
 
     @property
     def _middle(self) -> Tensor:
