@@ -294,7 +294,7 @@ def cheaper(found: Mapping[str, Mapping[Unit, float]]) -> list[str]:
         return []
     return [
         f"recommended is not shown to be better than one_round ({100 * less.value:+.1f} points), "
-        "and takes 3 to 40 times as long: of the two take one_round."
+        "and takes 2 to 47 times as long: of the two take one_round."
     ]
 
 
