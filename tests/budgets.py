@@ -68,13 +68,13 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/server": (2_364, 15),
     "fedapp/reports": (4_620, 24),
     "fedapp/simulation": (611, 8),
-    "fedapp/tools": (5_562, 46),
+    "fedapp/tools": (5_566, 46),
     "fedapp/api": (550, 5),
     "fedapp/cli": (717, 8),
     "client_app": (995, 13),
     "server_app": (600, 7),
     "bench": (3_889, 35),
-    "tests": (51_570, 411),
+    "tests": (51_578, 411),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
 COMMANDS = 20

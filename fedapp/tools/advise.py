@@ -31,6 +31,7 @@ from fedapp.experiment.preset_files import (
     sweeps,
     yaml_path,
 )
+from fedapp.learn.networks.encoder import EncoderSettings
 from fedapp.reports.comparison.record import BEST_ALONE, NETWORK_ALONE, read_comparison
 from fedapp.reports.statistics import (
     Difference,
@@ -153,7 +154,7 @@ def advise_on(
     with redirect_stdout(sys.stderr) if as_data else nullcontext():
         agreed = load_experiment(plain["preset"], {**own, "method.preset": plain["methods"][0]})
         hint = encoder_hint(some_images(agreed.data))
-        if hint and agreed.model.name != "encoder":
+        if hint and not isinstance(agreed.model, EncoderSettings):
             print(": ".join(hint))
         for name, why in left_out.items():
             print(f"left out: {name}: {why}")

@@ -23,6 +23,7 @@ from fedapp.experiment.preset_files import Scalar
 from fedapp.experiment.run_folder import out_root, runs_root
 from fedapp.learn.networks import build_model
 from fedapp.learn.networks.base import Network
+from fedapp.learn.networks.encoder import EncoderSettings
 from fedapp.methods.base import schemas, sent_roles
 from fedapp.site.terms import TermError, Terms
 from fedapp.tools.check import machine
@@ -87,7 +88,7 @@ def check(data: Path, options: Options, console: Console) -> int:
     if listing.entries:
         entries, hide_below = listing.entries, options.hide_below
         if listing.values is None:
-            encoded = experiment is not None and experiment.model.name == "encoder"
+            encoded = experiment is not None and isinstance(experiment.model, EncoderSettings)
             contents, seen, odd = look_at_images(entries, settings, console, encoded)
         else:
             contents, seen, odd = look_at_vectors(listing.values, settings)

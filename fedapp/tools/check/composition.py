@@ -97,12 +97,14 @@ class Counts:
             yield note("no labelled training images", remedy)
         learned = {label: n for (label, part), n in self.cells.items() if part == TRAIN}
         learned = {label: n for label, n in learned.items() if label not in no_label}
-        most = max(learned, key=lambda label: learned[label], default="")
-        rest = sum(learned.values()) - learned.get(most, 0)
-        few = rest <= (1 - ONE_CLASS) * sum(learned.values())
-        if most and few and not 0 < rest < hide_below:
+        total, most = sum(learned.values()), max(learned, key=lambda of: learned[of], default="")
+        rest = total - learned.get(most, 0)
+        if most and not 0 < rest < hide_below and wilson(total - rest, total)[1] >= ONE_CLASS:
+            what = f"nearly all labelled training images are of class {most!r}"
+            if rest > (1 - ONE_CLASS) * total:
+                what = f"labels are too few to tell whether nearly all images are of class {most!r}"
             remedy = "always answering it may be hard to beat: compare before you use a model"
-            yield note(f"nearly all labelled training images are of class {most!r}", remedy)
+            yield note(what, remedy)
         learns = by_part[TRAIN] > self.cells[UNLABELLED, TRAIN] + self.cells[BAGGED, TRAIN]
         for part, use in ((VAL, "validation"), (TEST, "test")):
             if labelled and not by_part[part]:

@@ -62,7 +62,9 @@ def test_a_fit_site(tmp_path):
     code, output = said(three_sites(tmp_path) / "west", site_name="west")
     assert code == 0 and findings(output) == []
     rare = "class 'nought': no training images | give it some in the column split"
-    assert findings(output, "note") == [rare]
+    few, *rest = findings(output, "note")
+    assert few.startswith("labels are too few to tell whether nearly all images are of class 'two'")
+    assert rest == [rare]
     assert "no fault: this site can join" in output
     assert row(output, "all")[1:3] == ["15", "30"]
     assert "8 x 8 pixels" in output and "10.0 GB free" in output and "a GPU" in output
@@ -193,6 +195,18 @@ def test_a_site_of_nearly_one_class_is_told_what_to_compare(tmp_path, others, hi
     table(tmp_path, *rows)
     output = said(tmp_path, hide_below=hide_below)[1]
     assert ("nearly all labelled training images are of class 'one'" in output) == noted
+
+
+@pytest.mark.parametrize(("ones", "others", "noted"), [(3, 1, True), (14, 6, True), (12, 8, False)])
+def test_with_few_labels_a_site_is_told_that_they_cannot_tell(tmp_path, ones, others, noted):
+    """Wilson's interval of 3 of 4 ends at 95 %, of 14 of 20 at 85.5, of 12 of 20 at 78.
+
+    85 % count as nearly all. All these labels are for training, by a column split.
+    """
+    rows = [f"{k}.png,{'one' if k < ones else 'two'},train" for k in range(ones + others)]
+    table(tmp_path, *rows, header="path,label,split")
+    output = said(tmp_path)[1]
+    assert ("labels are too few to tell whether nearly all images are" in output) == noted
 
 
 @pytest.mark.parametrize(
