@@ -18,11 +18,10 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageChops
 
 from bench.command import carry_out
-from bench.gain import FRESH, by_seed
+from bench.gain import ALONE, FINAL, FRESH, by_seed
 from fedapp.core.errors import RunError
 from fedapp.experiment.run_folder import find_run
 from fedapp.reports.comparison.figures import WIDTH_MORE, png, styled
-from fedapp.reports.comparison.style import looks
 from fedapp.reports.layout import Block, blocks_page
 from fedapp.reports.report import blocks_of, run_page
 from fedapp.reports.run_record import read_run
@@ -38,7 +37,14 @@ _PLACES = ("", "s3", "s5")
 """Sections of the page at which the pictures of a telephone begin; empty: its top."""
 _MARGIN, _FRAME = 12, 160
 """Margin around a picture, and height of a window that shows no page, in pixels."""
-SHOWN = ("local_only", "fedavg", "fedavg_ft", "one_round")
+SHOWN = {
+    "alone, a network": ("local_only", FINAL, "#777777"),
+    "alone, the closed form": ("one_round", ALONE, "#332288"),
+    "FedAvg": ("fedavg", FINAL, "#0077bb"),
+    "FedAvg, fine-tuned": ("fedavg_ft", FINAL, "#44aa88"),
+    "one_round": ("one_round", FINAL, "#004488"),
+}
+"""Name of each bar; its method, the column of its accuracies, and its colour."""
 PANELS = (
     (FRESH, "alpha=0.5", "Fashion-MNIST, half of the labels"),
     (FRESH, "labels=0.05", "5 % of the labels"),
@@ -48,26 +54,28 @@ PANELS = (
 
 
 def accuracies(study: str, setting: str) -> dict[str, list[float]]:
-    """Return each shown method's accuracy after the last round, in %, seed by seed."""
-    return {method: [*by_seed(study, setting, method).values()] for method in SHOWN}
+    """Return the accuracy of each bar after the last round, in %, seed by seed."""
+    return {
+        name: [*by_seed(study, setting, method, column).values()]
+        for name, (method, column, _) in SHOWN.items()
+    }
 
 
 @styled
 def seed_by_seed() -> Figure:
-    """Draw a panel for each setting: every method's seeds as rings, their mean as a bar."""
-    figure = Figure(figsize=(WIDTH_MORE, 4.6))
-    names = looks(SHOWN)
+    """Draw a panel for each setting: of each name its seeds as rings, their mean as a bar."""
+    figure = Figure(figsize=(WIDTH_MORE, 5.2))
     for axes, (study, setting, title) in zip(
         figure.subplots(2, 2, sharey=True).flat, PANELS, strict=True
     ):
         found = accuracies(study, setting)
-        for place, method in enumerate(reversed(SHOWN)):
-            values, colour = found[method], names[method].colour
+        for place, (name, (_, _, colour)) in enumerate(reversed(SHOWN.items())):
+            values = found[name]
             axes.barh(place, mean(values), color=colour, alpha=0.35, height=0.7)
             axes.plot(values, [place] * len(values), "o", mfc="none", color=colour, ms=4.5)
             axes.annotate(f"{mean(values):.1f}", (1, place), va="center", weight="bold")
         axes.set(title=title, xlim=(0, 100))
-        axes.set_yticks(range(len(SHOWN)), [names[method].label for method in reversed(SHOWN)])
+        axes.set_yticks(range(len(SHOWN)), [*reversed(SHOWN)])
     figure.supxlabel("accuracy on the sites' own test images, %: mean (bar) and seeds (rings)")
     return figure
 

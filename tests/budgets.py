@@ -73,7 +73,7 @@ ROOMS: Mapping[str, tuple[int, int]] = {
     "fedapp/cli": (717, 8),
     "client_app": (995, 13),
     "server_app": (600, 7),
-    "bench": (3_889, 35),
+    "bench": (3_896, 35),
     "tests": (51_578, 411),
 }
 """Of each room: lines of code and files, at most. `fedapp/*` are the files of fedapp itself."""
